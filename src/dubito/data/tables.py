@@ -1,0 +1,226 @@
+"""The user's own files: CSV with a header line, or npz with arrays x and y."""
+
+import csv
+import math
+import os
+import re
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dubito.data.errors import DataError
+
+TargetType = Literal["class", "integer", "real"]
+_INTEGER = re.compile(r"[+-]?\d+")
+
+
+@dataclass(frozen=True)
+class Table:
+    """What was read: column names (none for npz), the target and its type, and the label of each class index."""
+
+    features: tuple[str, ...] = ()
+    target: str | None = None
+    target_type: TargetType | None = None
+    classes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Csv:
+    path: Path
+    header: list[str]
+    rows: list[list[str]]
+    lines: list[int]
+
+    def column(self, name: str) -> list[str]:
+        index = self.header.index(name)
+        return [row[index].strip() for row in self.rows]
+
+    def numbers(self, name: str) -> NDArray[np.float64]:
+        cells = self.column(name)
+        try:
+            values = np.array(cells, dtype=np.float64)
+        except ValueError:
+            values = np.array([_number(cell) for cell in cells])
+        if not np.isfinite(values).all():
+            self.complain(name, int(np.flatnonzero(~np.isfinite(values))[0]), "is not a finite number")
+        return values
+
+    def complain(self, name: str, row: int, fault: str) -> None:
+        cell = self.column(name)[row]
+        where = f"line {self.lines[row]}, column {name!r} of {self.path}"
+        if not cell:
+            raise DataError(f"{where} is empty: fill it in or drop the row.")
+        raise DataError(f"{where} {fault} ({cell!r}): correct it, or drop the row or the column.")
+
+
+def read(
+    path: str | os.PathLike[str], target: str | None = None, *, labelled: bool = True, like: Table | None = None
+) -> tuple[Tensor, Tensor | None, Table]:
+    """Inputs (N, ...), targets (N,) or None, and what the columns meant.
+
+    CSV: every column but the target (by name, the last when left out) is a number. Whole numbers make an int64 target,
+    other numbers float32, words are classes in alphabetical order. With `labelled=False` all columns are inputs.
+    `like`, the training Table, picks columns by name and keeps its class indices; the target may be missing.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise DataError(f"there is no file {path}: check the path.")
+    if path.suffix.lower() == ".csv":
+        return _csv_tensors(_open_csv(path), target, labelled, like)
+    if path.suffix.lower() == ".npz":
+        return _npz_tensors(path, labelled, like)
+    raise DataError(f"{path} is neither .csv nor .npz: convert it to one of the two.")
+
+
+def _open_csv(path: Path) -> _Csv:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file)
+            numbered = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
+    except (UnicodeDecodeError, csv.Error, OSError) as error:
+        raise DataError(f"{path} cannot be read as CSV ({error}): save it as comma-separated UTF-8 text.") from error
+    if len(numbered) < 2:
+        raise DataError(f"{path} has no rows: it needs a header line and at least one line of values.")
+    header = [cell.strip() for cell in numbered[0][1]]
+    _check_header(path, header)
+    for line, row in numbered[1:]:
+        if len(row) != len(header):
+            raise DataError(
+                f"line {line} of {path} has {len(row)} cells but the header has {len(header)}: make them equal."
+            )
+    return _Csv(path, header, [row for _, row in numbered[1:]], [line for line, _ in numbered[1:]])
+
+
+def _check_header(path: Path, header: list[str]) -> None:
+    if len(header) == 1 and any(mark in header[0] for mark in ";\t"):
+        raise DataError(f"{path} is not separated by commas (its header is {header[0]!r}): save it with commas.")
+    if all(not math.isnan(_number(cell)) for cell in header):
+        raise DataError(f"{path} has no header: its first line holds numbers, so put a line of column names above it.")
+    if twice := [cell for cell in header if header.count(cell) > 1]:
+        raise DataError(f"{path} has two columns named {twice[0]!r}: rename one.")
+
+
+def _number(cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        return math.nan
+
+
+def _csv_tensors(
+    table: _Csv, target: str | None, labelled: bool, like: Table | None
+) -> tuple[Tensor, Tensor | None, Table]:
+    target = _target_name(table, target, labelled, like)
+    features = list(like.features) if like and like.features else [name for name in table.header if name != target]
+    for name in features:
+        _require(table, name)
+    if not features:
+        raise DataError(f"{table.path} has no column besides the target {target!r}: add the inputs.")
+    x = torch.from_numpy(np.stack([table.numbers(name) for name in features], axis=1).astype(np.float32))
+    if target is None:
+        return x, None, Table(tuple(features))
+    y, kind, classes = _target(table, target, like)
+    return x, y, Table(tuple(features), target, kind, classes)
+
+
+def _target_name(table: _Csv, target: str | None, labelled: bool, like: Table | None) -> str | None:
+    if not labelled:
+        return None
+    if target is not None:
+        _require(table, target)
+        return target
+    if like is not None:
+        return like.target if like.target in table.header else None
+    return table.header[-1]
+
+
+def _require(table: _Csv, name: str) -> None:
+    if name not in table.header:
+        raise DataError(f"{table.path} has no column {name!r}: its columns are {', '.join(table.header)}.")
+
+
+def _target(table: _Csv, name: str, like: Table | None) -> tuple[Tensor, TargetType, tuple[str, ...]]:
+    cells = table.column(name)
+    if "" in cells:
+        table.complain(name, cells.index(""), "is empty")
+    kind = (like and like.target_type) or _target_type(cells)
+    if kind == "class":
+        classes = like.classes if like and like.classes else tuple(sorted(set(cells)))
+        return _class_indices(cells, classes, table.path), kind, classes
+    values = torch.from_numpy(table.numbers(name))
+    if kind == "real":
+        return values.float(), kind, ()
+    if (values != values.round()).any():
+        table.complain(name, int(torch.nonzero(values != values.round())[0]), "is not a whole number")
+    return values.long(), kind, ()
+
+
+def _target_type(cells: Sequence[str]) -> TargetType:
+    """Whole numbers, numbers, or words; a few words among numbers are slips, named when read as numbers."""
+    if all(_INTEGER.fullmatch(cell) for cell in cells):
+        return "integer"
+    words = sum(math.isnan(_number(cell)) for cell in cells)
+    return "class" if 2 * words > len(cells) else "real"
+
+
+def _class_indices(labels: Sequence[str], classes: tuple[str, ...], path: Path) -> Tensor:
+    index = {label: i for i, label in enumerate(classes)}
+    for row, label in enumerate(labels):
+        if label not in index:
+            raise DataError(f"row {row} of {path} has the class {label!r}, unseen in training: {', '.join(classes)}.")
+    return torch.tensor([index[label] for label in labels])
+
+
+def _npz_tensors(path: Path, labelled: bool, like: Table | None) -> tuple[Tensor, Tensor | None, Table]:
+    arrays = _open_npz(path)
+    x = _npz_inputs(path, arrays["x"])
+    if "y" not in arrays or not labelled:
+        return x, None, Table()
+    y = arrays["y"]
+    if y.ndim == 0 or len(y) != len(x):
+        raise DataError(f"{path} has {len(x)} rows in x but y of shape {y.shape}: give one target per row.")
+    if y.dtype.kind in "US":
+        labels = [str(label) for label in y.astype(str).ravel()]
+        classes = like.classes if like and like.classes else tuple(sorted(set(labels)))
+        return x, _class_indices(labels, classes, path), Table((), "y", "class", classes)
+    values = _npz_numbers(path, "y", y)
+    return x, values, Table((), "y", "real" if values.is_floating_point() else "integer")
+
+
+def _open_npz(path: Path) -> dict[str, NDArray[Any]]:
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            names = ", ".join(archive.files) or "none"
+            arrays = {name: archive[name] for name in ("x", "y") if name in archive}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} cannot be read as npz ({error}): save plain arrays with numpy.savez.") from error
+    if "x" not in arrays:
+        raise DataError(f"{path} has no array 'x' (it has {names}): save inputs as x and targets as y.")
+    return arrays
+
+
+def _npz_inputs(path: Path, x: NDArray[Any]) -> Tensor:
+    if x.ndim < 2 or len(x) == 0:
+        raise DataError(
+            f"x in {path} has shape {x.shape}: it needs rows first, as in (N, features), and at least one row."
+        )
+    return _npz_numbers(path, "x", x)
+
+
+def _npz_numbers(path: Path, name: str, array: NDArray[Any]) -> Tensor:
+    """Floats as float32, integers (token ids, labels) as int64."""
+    if array.dtype.kind not in "fiub":
+        raise DataError(f"{name} in {path} holds {array.dtype}, not numbers: encode it first.")
+    if array.dtype.kind in "iu":
+        return torch.from_numpy(array.astype(np.int64))
+    if not np.isfinite(array).all():
+        where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+        raise DataError(f"{name} in {path} is not finite at index {where}: fill it in or drop the row.")
+    return torch.from_numpy(array.astype(np.float32))

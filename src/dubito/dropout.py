@@ -1,0 +1,136 @@
+"""Dropout under our own masks: where a network drops, and what each draw keeps.
+
+A `TorchFunctionMode` meets every dropout call of a forward pass. In training each example gets its own mask; at
+prediction a draw has one mask for all examples, so that a draw is a function, the same on any batching
+(Gal & Ghahramani, 2016, https://arxiv.org/abs/1506.02142).
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from dubito.rng import Rng
+
+Kind = Literal["element", "feature", "alpha", "feature_alpha"]
+
+DROPOUTS: dict[Callable[..., Any], tuple[Kind, bool]] = {  # function -> (kind, default of `training`)
+    F.dropout: ("element", True),
+    F.dropout1d: ("feature", True),
+    F.dropout2d: ("feature", True),
+    F.dropout3d: ("feature", True),
+    F.alpha_dropout: ("alpha", False),
+    F.feature_alpha_dropout: ("feature_alpha", False),
+    torch.dropout: ("element", True),
+}
+LAYERS = (F.linear, F.conv1d, F.conv2d, F.conv3d, F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
+SELU_FLOOR = -1.7580993408473766  # the value alpha dropout puts in place of a dropped SELU unit
+
+
+@dataclass(frozen=True)
+class Site:
+    """One dropout call: its kind, rate, mask shape for one example and the axis along which examples lie."""
+
+    kind: Kind
+    rate: float
+    shape: tuple[int, ...]
+    batch_axis: int | None = None
+
+    def shape_for(self, batch: int) -> tuple[int, ...]:
+        """The mask's shape for a whole batch."""
+        return tuple(n * batch if axis == self.batch_axis else n for axis, n in enumerate(self.shape))
+
+
+class Dropping(TorchFunctionMode):
+    """Replace the dropout calls of a forward pass by given masks; without masks they do nothing.
+
+    `inputs` adds a site on the input of every linear or convolution but the first. With `record`, sites are noted.
+    """
+
+    def __init__(self, masks: Sequence[Tensor] | None, inputs: bool = False, record: list[Site] | None = None) -> None:
+        super().__init__()
+        self.masks, self.inputs, self.record = masks, inputs, record
+        self.site = 0
+        self.layers = 0
+        self.fused: list[str] = []
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in DROPOUTS:
+            return self._dropout(func, args, kwargs)
+        if func in LAYERS:
+            self.layers += 1
+            if self.inputs and self.layers > 1:
+                return func(self._drop(args[0], "element", math.nan), *args[1:], **kwargs)
+        if func is F.scaled_dot_product_attention and kwargs.get("dropout_p", 0.0) > 0:
+            self.fused.append("scaled_dot_product_attention")
+        return func(*args, **kwargs)
+
+    def _dropout(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        kind, default = DROPOUTS[func]
+        rate = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
+        training = kwargs.get("training", kwargs.get("train", args[2] if len(args) > 2 else default))
+        x = args[0] if args else kwargs["input"]
+        return self._drop(x, kind, float(rate)) if training and rate > 0 else x
+
+    def _drop(self, x: Tensor, kind: Kind, rate: float) -> Tensor:
+        if self.record is not None:
+            by_feature = kind.startswith("feature")
+            shape = (*x.shape[:2], *(1,) * (x.dim() - 2)) if by_feature else tuple(x.shape)
+            self.record.append(Site(kind, rate, shape))
+        if self.masks is None:
+            return x
+        mask = self.masks[self.site]
+        self.site += 1
+        return _alpha(x, mask) if kind.endswith("alpha") else x * mask
+
+
+def _alpha(x: Tensor, mask: Tensor) -> Tensor:
+    """Alpha dropout (Klambauer et al., 2017): dropped units go to SELU's floor, mean and variance are kept."""
+    keep, scale, shift = mask.unbind(-1)
+    return scale * (x * keep + SELU_FLOOR * (1 - keep)) + shift
+
+
+def locate(single: Sequence[Site], double: Sequence[Site], rate: float | None) -> list[Site]:
+    """Sites with their batch axis, found by comparing a pass over one example with a pass over two."""
+    if len(single) != len(double):
+        raise ValueError(
+            "the network makes a different number of dropout calls for one example and for two; "
+            "dropout needs a forward pass whose calls do not depend on the data"
+        )
+    return [_located(a, b, rate) for a, b in zip(single, double, strict=True)]
+
+
+def _located(one: Site, two: Site, rate: float | None) -> Site:
+    axes = [axis for axis, (a, b) in enumerate(zip(one.shape, two.shape, strict=True)) if b == 2 * a]
+    return replace(one, batch_axis=axes[0] if axes else None, rate=one.rate if rate is None else rate)
+
+
+def make_masks(
+    sites: Sequence[Site], members: int, batch: int, rng: Rng, like: Tensor, *, shared: bool, first: int = 0
+) -> list[Tensor]:
+    """One mask (members, ...) per site; `shared` gives all examples of a batch the same."""
+    masks = []
+    for number, site in enumerate(sites):
+        shape = site.shape if shared else site.shape_for(batch)
+        keep = (rng.uniform((members, *shape), f"dropout {number}", like, first) >= site.rate).to(like.dtype)
+        if shared and site.batch_axis is not None and site.shape[site.batch_axis] > 1:
+            keep = torch.cat([keep] * batch, dim=site.batch_axis + 1)
+        masks.append(_scaled(keep, site))
+    return masks
+
+
+def _scaled(keep: Tensor, site: Site) -> Tensor:
+    p = site.rate
+    if site.kind.endswith("alpha"):
+        scale = 1 / math.sqrt((1 - p) * (1 + p * SELU_FLOOR**2))
+        shift = -scale * SELU_FLOOR * p
+        return torch.stack([keep, torch.full_like(keep, scale), torch.full_like(keep, shift)], dim=-1)
+    return keep / (1 - p) if p < 1 else keep

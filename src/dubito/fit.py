@@ -1,0 +1,259 @@
+"""Net, data and method in; posterior out."""
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dubito import methods, priors
+from dubito.batches import Batches, Resident, Source, Stream, is_stream, open_source
+from dubito.config import to_dict
+from dubito.functions import widest
+from dubito.initial import Initialiser, starting_points
+from dubito.inputs import rows
+from dubito.likelihoods import Likelihood, default_for
+from dubito.loop import History, Interrupted, Record, run
+from dubito.methods.base import Method, Sampler
+from dubito.methods.collect import Collect
+from dubito.net import Net
+from dubito.posteriors.base import Posterior
+from dubito.priors import PriorSpec
+from dubito.runs import RunFolder
+from dubito.runtime import pick_device
+from dubito.target import Target, fixed_names
+from dubito.training import Training
+
+Augment = Callable[[Any, torch.Generator], Any]
+
+
+def fit(
+    net: nn.Module,
+    data: Any,
+    method: Method[Any] | str,
+    *,
+    likelihood: Likelihood | None = None,
+    prior: PriorSpec | None = None,
+    steps: int | None = None,
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    members: int | None = None,
+    validation: Any = None,
+    patience: int | None = None,
+    temperature: float = 1.0,
+    n_data: int | None = None,
+    init: Initialiser | None = None,
+    augment: Augment | None = None,
+    callback: Callable[[Record], None] | None = None,
+    seed: int = 0,
+    device: str | torch.device = "auto",
+    folder: str | Path | None = None,
+    checkpoint_every: int | None = None,
+    progress: bool = True,
+) -> Posterior:
+    """A posterior over the networks that explain the data, by the method given.
+
+    net: any module; it is copied, never changed. data: (x, y) or (x, y, weight) as tensors or arrays, a Dataset or a
+    DataLoader; several inputs as a tuple or a dict. steps or epochs: exactly one. members: chains or ensemble members
+    side by side. validation: data like `data`; methods that optimise return their best state on it and stop after
+    `patience` checks without progress. init: seed -> network, for members' starts. augment: (x, generator) -> x, on the
+    device. callback: called with every history record. folder: where the run is kept; the same call resumes it.
+    checkpoint_every: steps between checkpoints, half a minute by default.
+    """
+    chosen = methods.find(method)
+    where = pick_device(device)
+    assigned = priors.assign(prior, net)
+    copied = Net(net, fixed_names(assigned)).to(where)
+    if not copied.layout.size:
+        raise ValueError("the network has no free parameters, so there is nothing to infer; give some a prior")
+    feed = _feed(data, chosen, batch_size, n_data, seed, copied, augment)
+    example, labels = _example(feed)
+    prepared = chosen.prepare(copied, example)
+    resolved = _likelihood(likelihood, prepared, example, labels)
+    chosen.check(prepared, assigned, resolved)
+    total = n_data or (feed.n if isinstance(feed, Stream) else feed.source.n)
+    thinned = _thinned(chosen.resolve(total))
+    count = _steps(steps, epochs, feed.per_epoch)
+    chains = _members(members, chosen)
+    target = Target(prepared, resolved, assigned, total, temperature)
+    settings = {
+        "method": to_dict(_bare(thinned)),
+        "likelihood": to_dict(resolved),
+        "prior": _summary(prior),
+        "n_data": total,
+        "batch_size": feed.size,
+        "members": chains,
+        "temperature": temperature,
+        "seed": seed,
+        "patience": patience,
+        "layout": {n: list(s) for n, s in zip(target.layout.names, target.layout.shapes, strict=True)},
+    }
+    if progress:
+        _announce(settings, count, where)
+    training = Training(
+        thinned,
+        target,
+        feed,
+        count,
+        settings,
+        patience,
+        None if validation is None else open_source(validation, where, prepared.dtype),
+    )
+    start = target.start(starting_points(prepared, chains, seed, init))
+    return _carried_out(training, start, seed, folder, callback, checkpoint_every, progress)
+
+
+def _carried_out(
+    training: Training,
+    start: Tensor,
+    seed: int,
+    folder: str | Path | None,
+    callback: Callable[[Record], None] | None,
+    checkpoint_every: int | None,
+    progress: bool,
+) -> Posterior:
+    """Run from the start, or from where the folder left off."""
+    state, done = training.begin(start, seed), 0
+    home = None if folder is None else RunFolder(folder)
+    if home is not None:
+        prints = {"fingerprints": _fingerprints(training.feed, training.validation, start)}
+        if home.open({**training.settings, **prints}, training.steps, not training.method.depends_on_steps):
+            return training.reopen(home)
+        state, done = home.restore(state)
+    training.attach(home, done)
+    history = History(home.history if home else None, callback, done)
+    label = type(_bare(training.method)).__name__
+    try:
+        state, done = run(
+            training,
+            state,
+            start=done,
+            steps=training.steps,
+            seed=seed,
+            history=history,
+            label=label,
+            progress=progress,
+            log_every=max(1, min(training.feed.per_epoch, training.steps // 100)),
+            checkpoint_every=checkpoint_every,
+        )
+    except Interrupted as stopped:
+        stopped.posterior = training.so_far(state)
+        where = (
+            f"; call fit again with folder={str(folder)!r} to go on"
+            if folder
+            else "; its .posterior is what it reached"
+        )
+        stopped.args = (stopped.args[0] + where,)
+        raise
+    return training.end(state, done)
+
+
+def _feed(
+    data: Any,
+    method: Method[Any],
+    batch_size: int | None,
+    n_data: int | None,
+    seed: int,
+    net: Net,
+    augment: Augment | None,
+) -> "Batches | Stream":
+    if is_stream(data):
+        if n_data is None:
+            raise ValueError("an IterableDataset does not know its size; tell fit with n_data=")
+        size = batch_size or getattr(data, "batch_size", None) or 100
+        return Stream(data, size, n_data, net.device, net.dtype)
+    source = open_source(data, net.device, net.dtype)
+    return Batches(source, _batch_size(batch_size, source.n, method), seed, net.device, net.dtype, augment)
+
+
+def _batch_size(given: int | None, n: int, method: Method[Any]) -> int:
+    if method.full_batch:
+        if given not in (None, n):
+            raise ValueError(f"{type(method).__name__} uses all {n} rows at every step; leave batch_size out")
+        return n
+    if given is None:
+        return min(100, n)
+    if not 1 <= given <= n:
+        raise ValueError(f"batch_size is {given} but the data have {n} rows; choose between 1 and {n}")
+    return given
+
+
+def _example(feed: "Batches | Stream") -> tuple[Any, Tensor]:
+    """One input row, and all labels at hand."""
+    batch = feed(0)
+    if isinstance(feed, Batches) and isinstance(feed.source, Resident):
+        return rows(batch.x, slice(0, 1)), feed.source.y
+    return rows(batch.x, slice(0, 1)), batch.y
+
+
+def _likelihood(given: Likelihood | None, net: Net, x: Any, y: Tensor) -> Likelihood:
+    if isinstance(given, type) or (given is not None and not isinstance(given, Likelihood)):
+        raise ValueError(f"likelihood must be an instance such as dubito.Categorical(), got {given!r}")
+    likelihood = given or default_for(y)
+    widest(net, x)
+    with torch.no_grad():
+        outputs = net(net.theta(), x)
+    if len(outputs) != 1:
+        raise ValueError(
+            f"the network turned 1 row into outputs of shape {tuple(outputs.shape)}; the first axis must be the batch"
+        )
+    return likelihood.resolve(outputs.expand(len(y), *outputs.shape[1:]), y)
+
+
+def _thinned(method: Method[Any]) -> Method[Any]:
+    return Collect.of(method) if isinstance(method, Sampler) else method
+
+
+def _bare(method: Method[Any]) -> Method[Any]:
+    return method.method if isinstance(method, Collect) else method
+
+
+def _steps(steps: int | None, epochs: int | None, per_epoch: int) -> int:
+    if (steps is None) == (epochs is None):
+        raise ValueError(f"give exactly one of steps= and epochs=, got steps={steps} and epochs={epochs}")
+    count = steps if steps is not None else (epochs or 0) * per_epoch
+    if count < 1:
+        raise ValueError(f"there is nothing to do in {count} steps; ask for at least one")
+    return count
+
+
+def _members(given: int | None, method: Method[Any]) -> int:
+    if given is not None and given < 1:
+        raise ValueError(f"members must be at least 1, got {given}")
+    return given or method.default_members
+
+
+def _summary(prior: PriorSpec | None) -> Any:
+    if prior is None:
+        return to_dict(priors.FanIn())
+    if isinstance(prior, Mapping):
+        return {k if isinstance(k, str) else k.__name__: to_dict(p) for k, p in prior.items()}
+    return to_dict(prior)
+
+
+def _fingerprints(feed: "Batches | Stream", validation: Source | None, start: Tensor) -> dict[str, str]:
+    data = feed.source.fingerprint() if isinstance(feed, Batches) else "a stream, not checked and not bit-resumable"
+    held = {"data": data, "start": Resident(start, start[:, 0], None).fingerprint()}
+    return held if validation is None else {**held, "validation": validation.fingerprint()}
+
+
+def _announce(settings: Mapping[str, Any], steps: int, device: torch.device) -> None:
+    shown = {k: v for k, v in settings["method"].items() if k != "name"}
+    fields = ", ".join(f"{k}={v}" for k, v in shown.items())
+    print(
+        f"dubito: {settings['method']['name']}({fields}); likelihood {settings['likelihood']['name']}, "
+        f"prior {_short(settings['prior'])}; N = {settings['n_data']}, batch {settings['batch_size']}, "
+        f"{settings['members']} member(s), {steps} steps on {device}",
+        file=sys.stderr,
+    )
+
+
+def _short(prior: Any) -> str:
+    if "name" in prior:
+        rest = ", ".join(
+            f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in prior.items() if k != "name"
+        )
+        return f"{prior['name']}({rest})"
+    return "{" + ", ".join(f"{k}: {_short(v)}" for k, v in prior.items()) + "}"

@@ -1,0 +1,137 @@
+"""Draws from a posterior as functions: the same n functions at every call and on any batching."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dubito.inputs import Inputs, signature
+from dubito.layout import Layout
+from dubito.net import Net
+from dubito.posteriors.storage import Samples
+from dubito.rng import Rng
+
+ACTIVATION_BYTES = 128 << 20  # per chunk of draws and rows
+WEIGHT_BYTES = 64 << 20  # of weights read at a time
+MOST_ROWS = 4096
+
+
+class Functions(ABC):
+    """n functions x -> outputs."""
+
+    net: Net
+    n: int
+
+    @abstractmethod
+    def __call__(self, x: Inputs) -> Tensor:
+        """The outputs (n, B, ...) of all n functions."""
+
+    @abstractmethod
+    def noise(self) -> dict[str, Tensor]:
+        """The likelihood's own parameters in each draw, (n, ...)."""
+
+    @abstractmethod
+    def chunks(self, size: int) -> Iterator["Functions"]:
+        """The same functions, so many at a time, loaded when their turn comes."""
+
+
+class WeightFunctions(Functions):
+    """Networks given by stored weight vectors [net | likelihood]."""
+
+    def __init__(self, net: Net, noise: Layout, samples: Samples, index: Sequence[int]) -> None:
+        self.net, self.layout, self.samples, self.index = net, noise, samples, list(index)
+        self.n = len(self.index)
+
+    def __call__(self, x: Inputs) -> Tensor:
+        return torch.cat([part(x) for part in self.chunks(weights_at_a_time(self.net))])
+
+    def noise(self) -> dict[str, Tensor]:
+        if not self.layout.size:
+            return {}
+        tails = [self.samples.get([i])[0][:, self.net.layout.size :] for i in self.index]
+        return self.layout.split(torch.cat(tails).to(self.net.device))
+
+    def chunks(self, size: int) -> Iterator[Functions]:
+        size = max(1, min(size, weights_at_a_time(self.net)))
+        for start in range(0, self.n, size):
+            theta, buffers = self.samples.get(self.index[start : start + size])
+            device = self.net.device
+            yield LoadedFunctions(
+                self.net, self.layout, theta.to(device), {n: b.to(device) for n, b in buffers.items()}
+            )
+
+
+class LoadedFunctions(Functions):
+    """Networks whose weights are at hand, (n, D), optionally each under its own dropout masks."""
+
+    def __init__(
+        self, net: Net, noise: Layout, theta: Tensor, buffers: dict[str, Tensor], masks: tuple[Rng, int] | None = None
+    ) -> None:
+        self.net, self.layout, self.theta, self.buffers, self.masks = net, noise, theta, buffers, masks
+        self.n = len(theta)
+
+    def __call__(self, x: Inputs) -> Tensor:
+        weights = self.theta[:, : self.net.layout.size]
+        if self.masks is None:
+            return self.net.many(weights, x, "eval", self.buffers)
+        rng, first = self.masks
+        drawn = self.net.masks(x, self.n, rng, shared=True, first=first)
+        return self.net.many(weights, x, "dropout", self.buffers, drawn)
+
+    def noise(self) -> dict[str, Tensor]:
+        return self.layout.split(self.theta[:, self.net.layout.size :]) if self.layout.size else {}
+
+    def chunks(self, size: int) -> Iterator[Functions]:
+        for start in range(0, self.n, size):
+            stop = start + size
+            masks = None if self.masks is None else (self.masks[0], self.masks[1] + start)
+            buffers = {n: b[start:stop] for n, b in self.buffers.items()}
+            yield LoadedFunctions(self.net, self.layout, self.theta[start:stop], buffers, masks)
+
+
+def weights_at_a_time(net: Net) -> int:
+    """How many weight vectors are read at once."""
+    element = torch.empty(0, dtype=net.dtype).element_size()
+    return max(1, WEIGHT_BYTES // max(1, net.layout.size * element))
+
+
+class Plan(NamedTuple):
+    """How a prediction is cut: draws and rows at a time."""
+
+    draws: int
+    rows: int
+
+
+def plan_chunks(functions: Functions, example: Inputs, batch_size: int | None) -> Plan:
+    """Chunks that fit a memory budget, from what one row of the network holds at its widest."""
+    if batch_size is not None and batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    net = functions.net
+    wide = widest(net, example)
+    most = batch_size or MOST_ROWS
+    draws = min(functions.n, weights_at_a_time(net), max(1, ACTIVATION_BYTES // (wide * min(most, 256))))
+    fitting = max(1, ACTIVATION_BYTES // (wide * draws))
+    return Plan(draws, batch_size or max(1, min(most, fitting)))
+
+
+def widest(net: Net, example: Inputs) -> int:
+    """Bytes of the largest input plus output of any layer, for one row; wrong inputs are refused here."""
+    sizes = [1]
+
+    def note(module: torch.nn.Module, args: tuple[object, ...], output: object) -> None:
+        tensors = [t for t in (*args, output) if isinstance(t, Tensor)]
+        sizes.append(sum(t.nbytes for t in tensors))
+
+    hooks = [m.register_forward_hook(note) for m in net.module.modules()]
+    try:
+        with torch.no_grad():
+            net(net.theta(), example)
+    except (RuntimeError, TypeError, IndexError, ValueError) as error:
+        shapes = ", ".join(str(shape) for shape, _ in signature(example))
+        raise ValueError(f"the network does not accept rows of shape {shapes}: {str(error).splitlines()[0]}") from error
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return max(sizes)

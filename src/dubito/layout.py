@@ -1,0 +1,56 @@
+"""Named tensors as one flat vector: a network is a point in R^D."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which stretch of theta belongs to which name; `split` and `join` are inverse to each other."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor]) -> "Layout":
+        """The layout of the given named tensors, in their order."""
+        return cls(tuple(tensors), tuple(tuple(t.shape) for t in tensors.values()))
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """Elements per name."""
+        return [prod(shape) for shape in self.shapes]
+
+    @cached_property
+    def size(self) -> int:
+        """D, the length of theta."""
+        return sum(self.sizes)
+
+    @cached_property
+    def spans(self) -> dict[str, slice]:
+        """Where each name lies in theta."""
+        ends = torch.tensor([0, *self.sizes]).cumsum(0).tolist()
+        return {name: slice(a, b) for name, a, b in zip(self.names, ends, ends[1:], strict=False)}
+
+    def split(self, theta: Tensor) -> dict[str, Tensor]:
+        """Views of theta, (..., D) -> {name: (..., *shape)}; `split`, not slices, keeps the gradient cheap."""
+        lead = theta.shape[:-1]
+        parts = theta.split(self.sizes, dim=-1) if self.names else ()
+        return {n: p.view(lead + s) for n, p, s in zip(self.names, parts, self.shapes, strict=True)}
+
+    def join(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """{name: (..., *shape)} -> (..., D)."""
+        parts = [
+            tensors[n].reshape((*tensors[n].shape[: tensors[n].dim() - len(s)], -1))
+            for n, s in zip(self.names, self.shapes, strict=True)
+        ]
+        return torch.cat(parts, dim=-1)
+
+    def __add__(self, other: "Layout") -> "Layout":
+        """The concatenation [self | other]."""
+        return Layout(self.names + other.names, self.shapes + other.shapes)

@@ -1,0 +1,211 @@
+"""The only loop: steps, progress, history, validation, kept samples, checkpoints, and a clean stop on Ctrl-C."""
+
+import json
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from dubito.progress import make_bar
+from dubito.rng import Rng
+
+Record = dict[str, Any]
+NEVER = 1 << 62
+DIVERGED = 1e8  # nats per datum that no model of data in reasonable units has
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run stopped by Ctrl-C; `posterior` is what it had reached, or None."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.posterior: Any = None
+
+
+class Diverged(ArithmeticError):
+    """A run whose numbers left the finite."""
+
+
+class Stepper(Protocol):
+    """What the loop drives: a method, or the training of a distillation."""
+
+    def step(self, state: Any, step: int, rng: Rng) -> tuple[Any, Any]:
+        """One update; returns the state and an info of per-member tensors with `fit` and `complexity`."""
+
+    def after(self, state: Any, step: int) -> None:
+        """Between updates: keep samples."""
+
+    def save(self, state: Any, step: int) -> None:
+        """Write a checkpoint after `step` updates."""
+
+    def validate(self, state: Any, step: int) -> tuple[Record, bool]:
+        """Measure on validation data where due; also whether to stop."""
+
+
+@dataclass
+class Watch:
+    """Running sums of what steps tell, on the device, without a copy to the host per step."""
+
+    sums: dict[str, Tensor] = field(default_factory=dict)
+    count: int = 0
+    bad: Tensor | None = None
+
+    def add(self, info: Any, step: int) -> None:
+        """Take in one step."""
+        for name, value in info._asdict().items():
+            self.sums[name] = self.sums[name] + value if name in self.sums else value.clone()
+        loss = info.fit + info.complexity
+        worst = torch.where(loss.abs() < DIVERGED, NEVER, step).min()
+        self.bad = worst if self.bad is None else torch.minimum(self.bad, worst)
+        self.count += 1
+
+    def read(self) -> Record:
+        """Averages since the last reading, over members."""
+        record = {name: float((value / self.count).mean()) for name, value in self.sums.items()}
+        self.check(record)
+        self.sums, self.count = {}, 0
+        return record
+
+    def check(self, record: Record | None = None) -> None:
+        """Stop where a loss was not finite, naming the step and what to try."""
+        if self.bad is None or int(self.bad) == NEVER:
+            return
+        means = record or {name: float((value / max(1, self.count)).mean()) for name, value in self.sums.items()}
+        fit, complexity = means.get("fit", 0.0), means.get("complexity", 0.0)
+        what = "the log-likelihood" if not abs(fit) < DIVERGED else "the log-prior"
+        raise Diverged(
+            f"at step {int(self.bad)} {what} left the finite (fit {fit:.4g}, complexity {complexity:.4g} nats/datum); "
+            "try a smaller step_size or learning_rate, clip_norm=1.0, or inputs and targets scaled to about 1"
+        )
+
+
+class History:
+    """Records as JSON lines, and to a callback."""
+
+    def __init__(self, path: Path | None, callback: Callable[[Record], None] | None, start: int) -> None:
+        self.path, self.callback = path, callback
+        self.records: list[Record] = []
+        if path is not None and path.exists():
+            lines = [line for line in path.read_text().splitlines() if _is_json(line)]
+            self.records = [r for r in map(json.loads, lines) if r["step"] <= start]
+            path.write_text("".join(json.dumps(r) + "\n" for r in self.records))
+
+    def add(self, record: Record) -> None:
+        """Note one record."""
+        self.records.append(record)
+        if self.path is not None:
+            with self.path.open("a") as file:
+                file.write(json.dumps(record) + "\n")
+        if self.callback is not None:
+            self.callback(record)
+
+
+def _is_json(line: str) -> bool:
+    """The last line of a killed run may be cut short."""
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
+
+
+class _Brake(AbstractContextManager["_Brake"]):
+    """Turns Ctrl-C into a flag that is read between steps; a second one stops at once."""
+
+    def __init__(self) -> None:
+        self.pulled = False
+        self._main = threading.current_thread() is threading.main_thread()
+
+    def __enter__(self) -> "_Brake":
+        if self._main:
+            self._before = signal.signal(signal.SIGINT, self._pull)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._main:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _pull(self, number: int, frame: FrameType | None) -> None:
+        if self.pulled:
+            raise KeyboardInterrupt
+        self.pulled = True
+
+
+def run(
+    stepper: Stepper,
+    state: Any,
+    *,
+    start: int,
+    steps: int,
+    seed: int,
+    history: History,
+    label: str,
+    progress: bool,
+    log_every: int,
+    checkpoint_every: int | None,
+) -> tuple[Any, int]:
+    """Take the steps from `start` to `steps`; returns the last state and the number of updates made."""
+    watch, rng, clock = Watch(), Rng(seed), _Clock(checkpoint_every)
+    bar = make_bar(label) if progress and sys.stderr.isatty() else None
+    with _Brake() as brake, bar or nullcontext():
+        task = bar.add_task(label, total=steps, completed=start, text="") if bar else None
+        for step in range(start, steps):
+            state, info = stepper.step(state, step, rng.at(step))
+            watch.add(info, step)
+            stop = _between(stepper, state, step + 1, steps, watch, history, log_every, clock)
+            if bar and (step + 1) % max(1, log_every // 10) == 0:
+                bar.update(task, completed=step + 1, text=clock.text(step + 1 - start, history))
+            if brake.pulled:
+                watch.check()
+                stepper.save(state, step + 1)
+                raise Interrupted(f"stopped by the user after {step + 1} of {steps} steps")
+            if stop:
+                return state, step + 1
+    return state, max(start, steps)
+
+
+def _between(
+    stepper: Stepper, state: Any, done: int, steps: int, watch: Watch, history: History, log_every: int, clock: "_Clock"
+) -> bool:
+    """What happens between two updates; returns whether to stop."""
+    stepper.after(state, done)
+    measured, stop = stepper.validate(state, done)
+    if done % log_every == 0 or done == steps or measured or stop:
+        history.add({"step": done, **watch.read(), **measured, "seconds": clock.seconds()})
+    if clock.due(done) and done < steps:
+        watch.check()
+        stepper.save(state, done)
+    return stop
+
+
+class _Clock:
+    """When checkpoints are due: every so many steps, or every half minute."""
+
+    def __init__(self, every: int | None, pause: float = 30.0) -> None:
+        self.every, self.pause = every, pause
+        self.began = self.last = time.monotonic()
+
+    def due(self, done: int) -> bool:
+        if self.every is not None:
+            return done % self.every == 0
+        if time.monotonic() - self.last < self.pause:
+            return False
+        self.last = time.monotonic()
+        return True
+
+    def seconds(self) -> float:
+        return round(time.monotonic() - self.began, 3)
+
+    def text(self, steps: int, history: History) -> str:
+        rate = steps / max(1e-9, time.monotonic() - self.began)
+        nats = f" {history.records[-1]['fit']:.4g} nats/datum" if history.records else ""
+        return f"{rate:,.0f} steps/s{nats}"

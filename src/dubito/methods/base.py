@@ -1,0 +1,168 @@
+"""What a method is: settings as fields, and three functions over an explicit state.
+
+`step` is functional in shape and in-place in body: it owns its state, updates its tensors where they lie and returns
+it. Whoever wants history copies. All tensors of a state have the members axis first.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from dubito.inputs import Inputs
+from dubito.likelihoods import Likelihood
+from dubito.net import Buffers, Net
+from dubito.posteriors.base import Posterior
+from dubito.posteriors.samples import SamplesPosterior
+from dubito.priors import Assigned
+from dubito.rng import Rng
+from dubito.target import Batch, Target, point_names
+
+State = TypeVar("State", bound=tuple[Any, ...])
+Answer = Literal["exact", "point", "ensemble", "dropout"]
+
+
+class Tick(NamedTuple):
+    """The time of a step: its number (0-d, from 0), how many there will be, and its random numbers."""
+
+    step: Tensor
+    steps: int
+    rng: Rng
+
+    @classmethod
+    def at(cls, step: int, steps: int, seed: int = 0) -> "Tick":
+        """A tick for one's own loop."""
+        return cls(torch.tensor(step), steps, Rng(seed, step))
+
+
+class Info(NamedTuple):
+    """What a step tells: nats per datum for each member (S,), fit and complexity apart."""
+
+    fit: Tensor
+    complexity: Tensor
+
+
+class Told(Protocol):
+    """An `Info`, or one with more fields."""
+
+    @property
+    def fit(self) -> Tensor:
+        """-log p(y | x, theta) per datum."""
+
+    @property
+    def complexity(self) -> Tensor:
+        """-log p(theta) / N, or a divergence from the prior."""
+
+
+class Weights(NamedTuple):
+    """Networks, one per member: whole vectors (S, D) and their running statistics."""
+
+    theta: Tensor
+    buffers: Buffers
+
+
+class Method(ABC, Generic[State]):
+    """An algorithm; subclasses are frozen dataclasses whose fields are its settings."""
+
+    default_members: ClassVar[int] = 1
+    answer: ClassVar[Answer]  # what it converges to on a problem with a known posterior
+    live_norm: ClassVar[bool] = False  # whether BatchNorm statistics move while it trains
+    full_batch: ClassVar[bool] = False
+
+    @abstractmethod
+    def init(self, theta: Tensor, target: Target, tick: Tick) -> State:
+        """The state at the starting points theta (S, D), which are copied."""
+
+    @abstractmethod
+    def step(self, state: State, batch: Batch, target: Target, tick: Tick) -> tuple[State, "Told"]:
+        """One update, in place."""
+
+    @abstractmethod
+    def weights(self, state: State) -> Weights:
+        """The networks a state holds now."""
+
+    @abstractmethod
+    def posterior(self, state: State, target: Target) -> Posterior:
+        """What is known after the last step."""
+
+    def prepare(self, net: Net, x: Inputs) -> Net:
+        """The network as this method wants it; x is an example."""
+        return net
+
+    def check(self, net: Net, assigned: Mapping[str, Assigned], likelihood: Likelihood) -> None:
+        """Refuse what this method cannot do, with the cure."""
+
+    def resolve(self, n_data: int) -> "Method[State]":
+        """The same method with defaults that depend on the data filled in."""
+        return self
+
+    def keeps(self, step: int, steps: int) -> bool:
+        """Whether the state after update `step` (counted from 0) is a sample to keep."""
+        return False
+
+    @property
+    def depends_on_steps(self) -> bool:
+        """Whether a longer run would have taken another path."""
+        return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampler(Method[State]):
+    """A method whose kept states are the posterior: BatchNorm frozen, dropout off, no point parameters."""
+
+    burn_in: int = 500  # updates before the first kept sample
+    thin: int = 20  # updates per kept sample
+    keep: int | None = None  # the last so many only
+
+    answer = "exact"
+
+    def __post_init__(self) -> None:
+        check_count(self, "burn_in", self.burn_in, 0)
+        check_count(self, "thin", self.thin, 1)
+        if self.keep is not None:
+            check_count(self, "keep", self.keep, 1)
+
+    def keeps(self, step: int, steps: int) -> bool:
+        """Any state is a sample; `Collect` thins them."""
+        return True
+
+    def weights(self, state: State) -> Weights:
+        """The chains' positions."""
+        return Weights(state[0], {})
+
+    def posterior(self, state: State, target: Target) -> Posterior:
+        """The chains' positions as samples; a fit replaces them by all that were kept."""
+        return SamplesPosterior.of(target.net, target.likelihood, state[0], {}, "chains")
+
+    def check(self, net: Net, assigned: Mapping[str, Assigned], likelihood: Likelihood) -> None:
+        """Samplers need a density over every parameter and statistics that have seen data."""
+        if points := point_names(assigned):
+            raise ValueError(
+                f"{type(self).__name__} samples every parameter, but {points[0]!r} is Point(); give it a "
+                "prior, or Fixed() to keep it"
+            )
+        if names := net.untouched_norms:
+            raise ValueError(
+                f"BatchNorm {names[0]!r} has never seen data and a sampler keeps its statistics frozen; fit "
+                "with MAP first, or use a batch-free norm such as nn.GroupNorm or nn.LayerNorm"
+            )
+
+
+def info(log_lik: Tensor, log_prior: Tensor, target: Target) -> Info:
+    """Fit and complexity per datum from the parts of a log-posterior."""
+    return Info(-log_lik, -log_prior / target.n_data)
+
+
+def check_count(owner: object, name: str, value: int, least: int) -> None:
+    """A setting that counts something."""
+    if value < least:
+        raise ValueError(f"{type(owner).__name__}: {name} must be at least {least}, got {value}")
+
+
+def check_positive(owner: object, name: str, value: float | None) -> None:
+    """A setting that must be positive where it is given."""
+    if value is not None and not value > 0:
+        raise ValueError(f"{type(owner).__name__}: {name} must be positive, got {value}")

@@ -1,0 +1,52 @@
+"""Stochastic gradient Hamiltonian Monte Carlo (Chen et al., 2014, https://arxiv.org/abs/1402.4102).
+
+    v <- (1 - a) v + eps/2 * grad log p(theta | D) + N(0, a eps),   theta <- theta + v
+
+With friction a = 1 it is SGLD.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dubito.methods.base import Info, Tick, info
+from dubito.methods.langevin import Langevin
+from dubito.target import Batch, Target
+
+
+class SGHMCState(NamedTuple):
+    """Weights and velocity of each chain."""
+
+    theta: Tensor
+    velocity: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class SGHMC(Langevin[SGHMCState]):
+    """Langevin dynamics with momentum 1 - `friction`; the default step size has the friction as a factor."""
+
+    friction: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.friction <= 1:
+            raise ValueError(f"{type(self).__name__}: friction must lie in (0, 1], got {self.friction}")
+
+    @property
+    def default_share(self) -> float:
+        return self.share * self.friction
+
+    def init(self, theta: Tensor, target: Target, tick: Tick) -> SGHMCState:
+        return SGHMCState(theta.clone(), torch.zeros_like(theta))
+
+    def step(self, state: SGHMCState, batch: Batch, target: Target, tick: Tick) -> tuple[SGHMCState, Info]:
+        parts, grad = target.value_and_grad(state.theta, batch)
+        eps = self.epsilon(tick, target)
+        state.velocity.mul_(1 - self.friction).add_(grad, alpha=eps / 2)
+        if self.noisy(tick):
+            state.velocity.add_(tick.rng.normal_(grad, "langevin"), alpha=math.sqrt(self.friction * eps))
+        state.theta.add_(state.velocity)
+        return state, info(parts.log_lik, parts.log_prior, target)

@@ -1,0 +1,36 @@
+"""Stochastic gradient Langevin dynamics (Welling & Teh, 2011).
+
+theta <- theta + eps/2 * grad log p(theta | D) + N(0, eps)
+"""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
+
+from dubito.methods.base import Info, Tick, info
+from dubito.methods.langevin import Langevin
+from dubito.target import Batch, Target
+
+
+class SGLDState(NamedTuple):
+    """One weight vector per chain."""
+
+    theta: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class SGLD(Langevin[SGLDState]):
+    """Langevin dynamics on mini-batches; `schedules.Polynomial` gives the decaying steps of the paper."""
+
+    def init(self, theta: Tensor, target: Target, tick: Tick) -> SGLDState:
+        return SGLDState(theta.clone())
+
+    def step(self, state: SGLDState, batch: Batch, target: Target, tick: Tick) -> tuple[SGLDState, Info]:
+        parts, grad = target.value_and_grad(state.theta, batch)
+        eps = self.epsilon(tick, target)
+        state.theta.add_(grad, alpha=eps / 2)
+        if self.noisy(tick):
+            state.theta.add_(tick.rng.normal_(grad, "langevin"), alpha=math.sqrt(eps))
+        return state, info(parts.log_lik, parts.log_prior, target)

@@ -1,0 +1,306 @@
+"""A module as a function of one flat weight vector: `Net` holds a private copy and never touches the user's own."""
+
+import contextlib
+import copy
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._pytree import tree_map
+from torch.utils.flop_counter import FlopCounterMode
+
+from dubito import runtime
+from dubito.dropout import Dropping, Site, locate, make_masks
+from dubito.inputs import Inputs, arguments, n_rows, plain, rows, signature
+from dubito.layout import Layout
+from dubito.rng import Rng, isolated
+
+Mode: TypeAlias = Literal["eval", "train", "dropout"]  # train: live BatchNorm; dropout: frozen BatchNorm, masks
+Buffers: TypeAlias = dict[str, Tensor]
+
+
+class Net:
+    """Any `nn.Module` as f(theta, x); parameters named in `fixed` are constants, the rest make up theta.
+
+    Tied weights are one stretch of theta; a submodule reachable under two names is one submodule.
+    `dropout` puts dropout of that rate on the input of every linear or convolution but the first where the module
+    has none of its own, and replaces the rate of its own where it has.
+    """
+
+    def __init__(self, module: nn.Module, fixed: Collection[str] = (), dropout: float | None = None) -> None:
+        self.module = _private_copy(module)
+        self.fixed, self.dropout = frozenset(fixed), dropout
+        named = dict(self.module.named_parameters())
+        free = {name: p for name, p in named.items() if name not in self.fixed}
+        _check_dtypes(free)
+        self.layout = Layout.of(free)
+        self._slots = _slots(self.module)
+        self._norms = [m for m in self.module.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+        self._live = _buffer_names(self.module, self._norms)
+        self._traces: dict[Any, _Trace] = {}
+        self._vectorise: dict[Any, bool] = {}
+        self._mode: Mode = "eval"
+        self._has_attention = any(
+            isinstance(m, nn.MultiheadAttention | nn.TransformerEncoderLayer) for m in self.module.modules()
+        )
+
+    # -- what it is made of ------------------------------------------------------------------------------------
+
+    @property
+    def device(self) -> torch.device:
+        """Where the private copy lies."""
+        return next((t.device for t in self._tensors()), torch.device("cpu"))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The one dtype of all weights."""
+        return next((p.dtype for p in self.module.parameters() if p.is_floating_point()), torch.get_default_dtype())
+
+    @property
+    def has_batch_norm(self) -> bool:
+        """Whether some layer keeps running statistics."""
+        return bool(self._norms)
+
+    @property
+    def untouched_norms(self) -> list[str]:
+        """Normalisation layers whose running statistics have never seen data."""
+        named = dict(self.module.named_modules())
+        return [
+            name
+            for name, m in named.items()
+            if isinstance(m, _BatchNorm) and m.num_batches_tracked is not None and int(m.num_batches_tracked) == 0
+        ]
+
+    def theta(self) -> Tensor:
+        """The module's own weights as (D,)."""
+        named = {n: p.detach() for n, p in self.module.named_parameters() if n not in self.fixed}
+        return self.layout.join(named) if named else torch.zeros(0, dtype=self.dtype, device=self.device)
+
+    def constants(self) -> dict[str, Tensor]:
+        """The parameters kept fixed."""
+        return {n: p.detach() for n, p in self.module.named_parameters() if n in self.fixed}
+
+    def buffers(self, members: int) -> Buffers:
+        """Running statistics for each member, (members, ...), as the module has them."""
+        named = dict(self.module.named_buffers())
+        return {n: named[n].detach().unsqueeze(0).repeat(members, *(1,) * named[n].dim()) for n in self._live}
+
+    def to(self, device: torch.device | str) -> "Net":
+        """The same function on another device; itself when it is there already."""
+        if torch.device(device).type == self.device.type:
+            return self
+        return Net(copy.deepcopy(self.module).to(device), self.fixed, self.dropout)
+
+    def with_dropout(self, rate: float | None) -> "Net":
+        """The same module with another dropout rate."""
+        return Net(self.module, self.fixed, rate)
+
+    def network(self, theta: Tensor, buffers: Mapping[str, Tensor] | None = None) -> nn.Module:
+        """A plain module in evaluation mode that holds the given weights."""
+        module = copy.deepcopy(self.module).requires_grad_(True).eval()
+        values = self.layout.split(theta.detach())
+        with torch.no_grad():
+            for name, parameter in module.named_parameters():
+                if name in values:
+                    parameter.copy_(values[name])
+            for name, buffer in module.named_buffers():
+                if buffers and name in buffers:
+                    buffer.copy_(buffers[name])
+        return module
+
+    # -- calling -----------------------------------------------------------------------------------------------
+
+    def __call__(
+        self,
+        theta: Tensor,
+        x: Inputs,
+        mode: Mode = "eval",
+        buffers: Mapping[str, Tensor] | None = None,
+        masks: Sequence[Tensor] | None = None,
+    ) -> Tensor:
+        """The outputs (B, ...) of one weight vector (D,); live statistics are updated in `buffers`, in place."""
+        values = self.layout.split(theta)
+        tensors = {slot: values[name] for slot, name in self._slots.items() if name in values}
+        tensors.update(buffers or {})
+        args, kwargs = arguments(x)
+        self._switch(mode)
+        with self._guards(mode, x, masks):
+            outputs = functional_call(self.module, tensors, args, kwargs, tie_weights=False)
+        if not isinstance(outputs, Tensor):
+            raise ValueError(
+                f"the network returned {type(outputs).__name__}, not a tensor; wrap it so that forward() "
+                "returns the outputs alone"
+            )
+        return outputs
+
+    def many(
+        self,
+        thetas: Tensor,
+        x: Inputs,
+        mode: Mode = "eval",
+        buffers: Mapping[str, Tensor] | None = None,
+        masks: Sequence[Tensor] | None = None,
+    ) -> Tensor:
+        """The outputs (S, B, ...) of S weight vectors (S, D)."""
+
+        def one(theta: Tensor, buffers: Buffers, masks: list[Tensor]) -> Tensor:
+            return self(theta, x, mode, buffers, masks if has_masks else None)
+
+        has_masks = masks is not None
+        args = (thetas, dict(buffers or {}), list(masks or []))
+        outputs: Tensor = runtime.over_members(one, args, len(thetas), self.vectorises(one, args, x))
+        return outputs
+
+    def vectorises(self, f: Callable[..., Any], args: tuple[Any, ...], x: Inputs) -> bool:
+        """Whether several members of f run side by side (vmap) or one after another."""
+        members = len(args[0])
+        if members == 1:
+            return False
+        key = (signature(x), n_rows(x))
+        if key not in self._vectorise:
+            trial = tree_map(lambda t: t[:2].clone(), args)
+            worth = runtime.pays_to_vectorise(self.flops(x), self.device)
+            self._vectorise[key] = worth and runtime.supports_vmap(f, trial)
+        return self._vectorise[key]
+
+    def flops(self, x: Inputs) -> float:
+        """Floating-point operations of one forward pass over x."""
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            self(self.theta(), rows(x, slice(0, 1)))
+        return float(counter.get_total_flops()) * n_rows(x)
+
+    # -- dropout -----------------------------------------------------------------------------------------------
+
+    def sites(self, x: Inputs) -> list[Site]:
+        """Every dropout call of a pass over inputs of this shape."""
+        return self._trace(x).sites
+
+    def fused_dropout(self, x: Inputs) -> list[str]:
+        """Dropout inside fused attention or recurrent calls, which masks cannot reach."""
+        named = self.module.named_modules()
+        inside = [n for n, m in named if isinstance(m, nn.MultiheadAttention | nn.RNNBase) and _fused_rate(m) > 0]
+        return inside + self._trace(x).fused
+
+    def masks(self, x: Inputs, members: int, rng: Rng, *, shared: bool, first: int = 0) -> list[Tensor] | None:
+        """Dropout masks for a batch: per example, or one per member for all examples; None where nothing drops."""
+        sites = self.sites(x)
+        like = torch.empty(0, dtype=self.dtype, device=self.device)
+        return make_masks(sites, members, n_rows(x), rng, like, shared=shared, first=first) if sites else None
+
+    def _trace(self, x: Inputs) -> "_Trace":
+        key = signature(x)
+        if key not in self._traces:
+            self._traces[key] = self._traced(rows(x, slice(0, 1)))
+        return self._traces[key]
+
+    def _traced(self, one: Inputs) -> "_Trace":
+        two = tree_map(lambda t: torch.cat([t, t]), plain(one))
+        own, _ = self._record(one, inputs=False)
+        inputs = self.dropout is not None and not own
+        (single, fused), (double, _) = self._record(one, inputs), self._record(two, inputs)
+        return _Trace(locate(single, double, self.dropout), fused, inputs)
+
+    def _record(self, x: Inputs, inputs: bool) -> tuple[list[Site], list[str]]:
+        record: list[Site] = []
+        recorder = Dropping(None, inputs, record)
+        args, kwargs = arguments(x)
+        self._switch("dropout")
+        with torch.no_grad(), isolated("trace"), recorder:
+            self.module(*args, **kwargs)
+        return record, recorder.fused
+
+    @contextlib.contextmanager
+    def _guards(self, mode: Mode, x: Inputs, masks: Sequence[Tensor] | None) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            if self._has_attention:
+                stack.enter_context(_no_fast_path())
+            if masks is not None or self._may_drop(mode):
+                inputs = masks is not None and self._trace(x).inputs
+                stack.enter_context(Dropping(masks, inputs))
+            yield
+
+    def _may_drop(self, mode: Mode) -> bool:
+        """Whether a call without masks could still drop: in training mode, or by a functional call left on."""
+        return mode != "eval" or any(trace.sites for trace in self._traces.values()) or not self._traces
+
+    def _switch(self, mode: Mode) -> None:
+        if mode == self._mode:
+            return
+        self.module.train(mode != "eval")
+        for norm in self._norms:
+            norm.train(mode == "train")
+        self._mode = mode
+
+    def _tensors(self) -> Iterator[Tensor]:
+        yield from self.module.parameters()
+        yield from self.module.buffers()
+
+
+class _Trace:
+    """What a recorded pass saw: dropout sites, dropout out of reach, and whether sites were added on inputs."""
+
+    def __init__(self, sites: list[Site], fused: list[str], inputs: bool) -> None:
+        self.sites, self.fused, self.inputs = sites, fused, inputs
+
+
+@contextlib.contextmanager
+def _no_fast_path() -> Iterator[None]:
+    """Attention's fused inference path has no batching rule; the ordinary one gives the same numbers."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="There is a performance drop")
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+def _private_copy(module: nn.Module) -> nn.Module:
+    if any(isinstance(p, nn.UninitializedParameter) for p in module.parameters()):
+        raise ValueError("the network has lazy layers that have not seen data; run one forward pass before fitting")
+    try:
+        clone = copy.deepcopy(module)
+    except RuntimeError as error:
+        raise ValueError(
+            "the network cannot be copied because it holds tensors that are part of a graph; detach them "
+            "or rebuild the module"
+        ) from error
+    return clone.requires_grad_(False).eval()
+
+
+def _check_dtypes(parameters: Mapping[str, Tensor]) -> None:
+    kinds = {p.dtype for p in parameters.values()}
+    if len(kinds) > 1:
+        raise ValueError(f"the network mixes weight types {sorted(map(str, kinds))}; convert it with net.float() first")
+
+
+def _slots(module: nn.Module) -> dict[str, str]:
+    """Every distinct (submodule, attribute) -> the canonical name of the parameter in it."""
+    canonical = {id(p): name for name, p in module.named_parameters()}
+    return {
+        f"{prefix}.{key}" if prefix else key: canonical[id(p)]
+        for prefix, sub in module.named_modules()
+        for key, p in sub._parameters.items()
+        if p is not None
+    }
+
+
+def _buffer_names(module: nn.Module, owners: Sequence[nn.Module]) -> list[str]:
+    ids = {id(owner) for owner in owners}
+    return [
+        f"{prefix}.{key}" if prefix else key
+        for prefix, sub in module.named_modules()
+        if id(sub) in ids
+        for key, b in sub._buffers.items()
+        if b is not None
+    ]
+
+
+def _fused_rate(module: nn.Module) -> float:
+    several = not isinstance(module, nn.RNNBase) or module.num_layers > 1
+    return float(getattr(module, "dropout", 0.0)) if several else 0.0

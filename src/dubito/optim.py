@@ -1,0 +1,68 @@
+"""Optimisers on the flat (S, D) vector, in place: every member has its own state and its own clipped gradient."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dubito import schedules
+from dubito.schedules import Schedule
+
+BETA2, EPSILON = 0.999, 1e-8  # Adam's second moment, Kingma & Ba (2015), https://arxiv.org/abs/1412.6980
+
+
+class OptimState(NamedTuple):
+    """Running first and second moments of the gradient; the second is empty under SGD."""
+
+    first: Tensor
+    second: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimised:
+    """The settings of every method that descends a loss (per-datum mean, in nats)."""
+
+    learning_rate: float = 1e-3
+    optimiser: Literal["adam", "sgd"] = "adam"
+    momentum: float = 0.9  # SGD's momentum, Adam's first decay rate
+    schedule: Schedule | str = "constant"  # multiplies the learning rate
+    clip_norm: float | None = None  # largest gradient norm of a member
+
+    def __post_init__(self) -> None:
+        if not self.learning_rate > 0:
+            raise ValueError(f"learning_rate must be positive, got {self.learning_rate}")
+        if self.optimiser not in ("adam", "sgd"):
+            raise ValueError(f"unknown optimiser {self.optimiser!r}; use 'adam' or 'sgd'")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum must lie in [0, 1), got {self.momentum}")
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise ValueError(f"clip_norm must be positive or None, got {self.clip_norm}")
+        schedules.parse(self.schedule)
+
+    @property
+    def rates(self) -> Schedule:
+        """The schedule as an object."""
+        return schedules.parse(self.schedule)
+
+    def optim_init(self, theta: Tensor) -> OptimState:
+        """Zero moments for theta."""
+        second = torch.zeros_like(theta) if self.optimiser == "adam" else theta.new_zeros(0)
+        return OptimState(torch.zeros_like(theta), second)
+
+    def descend_(self, theta: Tensor, grad: Tensor, state: OptimState, step: int, steps: int) -> None:
+        """One update of theta along -grad, (S, D), in place; grad may be overwritten."""
+        rate = self.learning_rate * self.rates(step, steps)
+        if self.clip_norm is not None:
+            norm = grad.norm(dim=1, keepdim=True)
+            grad.mul_((self.clip_norm / norm.clamp_min(1e-30)).clamp_max(1.0))
+        if self.optimiser == "sgd":
+            state.first.mul_(self.momentum).add_(grad)
+            theta.add_(state.first, alpha=-rate)
+            return
+        state.first.lerp_(grad, 1 - self.momentum)
+        state.second.mul_(BETA2).addcmul_(grad, grad, value=1 - BETA2)
+        bias1, bias2 = 1 - self.momentum ** (step + 1), 1 - BETA2 ** (step + 1)
+        scale = state.second.sqrt().div_(math.sqrt(bias2)).add_(EPSILON)
+        theta.addcdiv_(state.first, scale, value=-rate / bias1)

@@ -1,0 +1,1 @@
+"""Posteriors: distributions over networks, all answering the same calls."""

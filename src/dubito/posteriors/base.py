@@ -1,0 +1,72 @@
+"""What a posterior is: something one can draw functions from. It carries its network and its likelihood, no data."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from dubito import prediction as predictions
+from dubito.functions import Functions
+from dubito.likelihoods import Likelihood
+from dubito.net import Net
+from dubito.prediction import Prediction, Undefined
+
+if TYPE_CHECKING:
+    from dubito.diagnostics import Diagnostics
+
+
+class Posterior(ABC):
+    """A distribution over networks; `about` holds how it was made, for its file and for people."""
+
+    kind: ClassVar[str]
+    net: Net
+    likelihood: Likelihood
+    about: Mapping[str, Any]
+
+    @abstractmethod
+    def draw(self, n: int, seed: int = 0) -> Functions:
+        """n functions x -> outputs, the same at every call and on any batching."""
+
+    @abstractmethod
+    def save(self, folder: str | Path) -> None:
+        """Write a folder that `dubito.load` opens."""
+
+    @abstractmethod
+    def to(self, device: str | torch.device) -> "Posterior":
+        """The same posterior on another device."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many networks are stored."""
+
+    def predict(
+        self,
+        x: Any,
+        draws: int = 100,
+        seed: int = 0,
+        *,
+        batch_size: int | None = None,
+        keep_draws: bool | None = None,
+        progress: bool = False,
+    ) -> Prediction:
+        """The predictive distribution at x: tensors, arrays, a Dataset or a DataLoader (labels are left out)."""
+        if draws < 1:
+            raise ValueError(f"draws must be at least 1, got {draws}")
+        return predictions.predict(self.draw(draws, seed), self.likelihood, x, batch_size, keep_draws, progress)
+
+    def sample(self, n: int, seed: int = 0) -> dict[str, Tensor]:
+        """n networks as {name: (n, *shape)}, for posteriors over weights."""
+        raise Undefined(
+            f"{type(self).__name__} is no distribution over weights, so there are none to sample; use draw()"
+        )
+
+    def mean_network(self) -> nn.Module:
+        """The plain module that stands for the whole posterior, where one can."""
+        raise Undefined(f"{type(self).__name__} has no single network that stands for it; use predict()")
+
+    def diagnose(self, x: Any = None) -> "Diagnostics":
+        """R-hat and effective sample sizes, of weights and, where x is given, of predictions at x."""
+        raise Undefined(f"{type(self).__name__} draws independently, so there is no chain to diagnose")

@@ -1,0 +1,141 @@
+"""Posteriors made of stored networks: a point, an ensemble, or the samples of Markov chains."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from dubito.functions import Functions, WeightFunctions
+from dubito.layout import Layout
+from dubito.likelihoods import Likelihood
+from dubito.net import Net
+from dubito.posteriors import files
+from dubito.posteriors.base import Posterior
+from dubito.posteriors.storage import MemorySamples, Samples, StoredSamples
+from dubito.prediction import Undefined
+from dubito.rng import choose
+
+if TYPE_CHECKING:
+    from dubito.diagnostics import Diagnostics
+
+Form = Literal["point", "ensemble", "chains"]
+COORDINATES = 1000  # weights whose chains are diagnosed
+
+
+@dataclass(frozen=True, repr=False)
+class SamplesPosterior(Posterior):
+    """Weight vectors [net | likelihood] with equal weight."""
+
+    net: Net
+    likelihood: Likelihood
+    samples: Samples
+    form: Form = "chains"
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    kind = "samples"
+
+    @classmethod
+    def of(
+        cls, net: Net, likelihood: Likelihood, theta: Tensor, buffers: Mapping[str, Tensor], form: Form
+    ) -> "SamplesPosterior":
+        """A posterior that holds copies of the given vectors (S, D)."""
+        copies = {n: b.detach().clone().unsqueeze(0) for n, b in buffers.items()}
+        return cls(net, likelihood, MemorySamples(theta.detach().clone().unsqueeze(0), copies), form)
+
+    def draw(self, n: int, seed: int = 0) -> Functions:
+        return WeightFunctions(self.net, self.noise_layout, self.samples, choose(len(self.samples), n, seed))
+
+    def thetas(self, n: int, seed: int = 0) -> Tensor:
+        """n stored vectors (n, D), without replacement; all of them once when n is larger."""
+        return self.samples.get(choose(len(self.samples), n, seed))[0].to(self.net.device)
+
+    def sample(self, n: int, seed: int = 0) -> dict[str, Tensor]:
+        return named(self.net, self.thetas(n, seed))
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of every coordinate, (D,) each, in one pass."""
+        return moments(self.samples)
+
+    def mean_network(self) -> nn.Module:
+        if len(self) > 1 and (self.form == "ensemble" or self.samples.chains > 1):
+            what = "an ensemble" if self.form == "ensemble" else "several chains"
+            raise Undefined(f"the average weights of {what} are no network that fits the data; use predict() instead")
+        mean, _ = self.moments()
+        _, buffers = self.samples.get([len(self) - 1])
+        return self.net.network(mean[: self.net.layout.size], {n: b[0] for n, b in buffers.items()})
+
+    def diagnose(self, x: Any = None) -> "Diagnostics":
+        from dubito import diagnostics
+
+        if self.form != "chains":
+            raise Undefined(f"a {self.form} has no chain to diagnose; R-hat and ESS belong to samplers")
+        columns = diagnostics.choose(self.net.layout.size, COORDINATES).tolist()
+        names = coordinate_names(self.net.layout, columns)
+        weights = diagnostics.summarise(self.samples.coordinates(columns).cpu().numpy(), names)
+        predicted = None
+        if x is not None:
+            draws = self.predict(x, draws=len(self), keep_draws=True).draws
+            paths = draws.unflatten(0, (self.samples.rows, self.samples.chains)).transpose(0, 1).flatten(2)
+            predicted = diagnostics.summarise(paths.cpu().numpy())
+        return diagnostics.Diagnostics(weights, predicted)
+
+    @property
+    def noise_layout(self) -> Layout:
+        """The likelihood's own parameters behind the weights."""
+        return Layout.of(self.likelihood.parameters())
+
+    def to(self, device: str | torch.device) -> "SamplesPosterior":
+        samples = self.samples
+        if isinstance(samples, MemorySamples):
+            samples = MemorySamples(samples.theta.to(device), {n: b.to(device) for n, b in samples.buffers.items()})
+        return SamplesPosterior(self.net.to(device), self.likelihood, samples, self.form, self.about)
+
+    def save(self, folder: str | Path) -> None:
+        files.save_samples(folder, self, {"form": self.form})
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __repr__(self) -> str:
+        made = self.about.get("method", {}).get("name", "posterior")
+        count = (
+            f"{len(self)} networks" if self.form != "chains" else f"{self.samples.chains} x {self.samples.rows} samples"
+        )
+        return f"<{made}: {count} of {self.net.layout.size:,} weights, {self.likelihood!r}>"
+
+
+def named(net: Net, thetas: Tensor) -> dict[str, Tensor]:
+    """Vectors (n, D) as named parameters (n, *shape); fixed ones repeat."""
+    free = net.layout.split(thetas[:, : net.layout.size])
+    fixed = {n: v.expand(len(thetas), *v.shape) for n, v in net.constants().items()}
+    order = [n for n, _ in net.module.named_parameters()]
+    return {n: free[n] if n in free else fixed[n] for n in order}
+
+
+def moments(samples: Samples) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation over all samples, in double precision, a few at a time."""
+    total = square = torch.zeros(())
+    first = samples.get([0])[0][0].double()
+    for start in range(0, len(samples), 32):
+        theta = samples.get(range(start, min(start + 32, len(samples))))[0].double() - first
+        total, square = total + theta.sum(0), square + theta.square().sum(0)
+    n = len(samples)
+    mean, count = total / n, max(1, n - 1)
+    var = ((square - n * mean.square()) / count).clamp_min(0)
+    theta = samples.get([0])[0]
+    return (first + mean).to(theta.dtype), var.sqrt().to(theta.dtype)
+
+
+def coordinate_names(layout: Layout, columns: Sequence[int]) -> list[str]:
+    """`name[i]` of some coordinates of theta."""
+    ends = [(layout.spans[n].start, layout.spans[n].stop, n) for n in layout.names]
+    return [next(f"{n}[{c - a}]" for a, b, n in ends if a <= c < b) for c in columns]
+
+
+def stored(folder: Path, manifest: Mapping[str, Any], net: Net, likelihood: Likelihood) -> SamplesPosterior:
+    """The posterior a folder holds, its samples left on disk."""
+    about = manifest.get("about", {})
+    return SamplesPosterior(net, likelihood, StoredSamples(folder, manifest), manifest["form"], about)

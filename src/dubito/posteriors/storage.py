@@ -1,0 +1,217 @@
+"""Weight samples in memory and on disk.
+
+On disk a sample set is a folder of safetensors shards. A shard is laid out at its full size and filled row by row; the
+manifest says how many rows hold. So a chain is written as it is drawn, opened memory-mapped, and readable at every
+moment, whatever happens to the process that writes it.
+"""
+
+import errno
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+SHARD_BYTES = 64 << 20
+DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+THETA, BUFFER = "theta", "buffer/"
+
+
+class Damaged(ValueError):
+    """A posterior folder that cannot be read, and why."""
+
+
+class Samples(ABC):
+    """rows x chains weight vectors of length D, each with its running statistics."""
+
+    rows: int
+    chains: int
+
+    def __len__(self) -> int:
+        return self.rows * self.chains
+
+    @abstractmethod
+    def get(self, index: Sequence[int]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Samples by number (row * chains + chain): vectors (n, D) and statistics (n, ...)."""
+
+    def coordinates(self, columns: Sequence[int]) -> Tensor:
+        """(chains, rows, columns): the paths of some weights, for diagnostics."""
+        picked = [self.get(range(a, min(a + 64, len(self))))[0][:, list(columns)] for a in range(0, len(self), 64)]
+        return torch.cat(picked).view(self.rows, self.chains, -1).transpose(0, 1).contiguous()
+
+
+class MemorySamples(Samples):
+    """Samples held as tensors (rows, chains, ...)."""
+
+    def __init__(self, theta: Tensor, buffers: Mapping[str, Tensor] | None = None) -> None:
+        self.theta, self.buffers = theta, dict(buffers or {})
+        self.rows, self.chains = theta.shape[:2]
+
+    def get(self, index: Sequence[int]) -> tuple[Tensor, dict[str, Tensor]]:
+        at = torch.as_tensor(list(index), device=self.theta.device)
+        return self.theta.flatten(0, 1)[at], {n: b.flatten(0, 1)[at] for n, b in self.buffers.items()}
+
+
+class StoredSamples(Samples):
+    """Samples in the shards of a folder, read where and when they are asked for."""
+
+    def __init__(self, folder: Path, manifest: Mapping[str, Any]) -> None:
+        self.folder, self.rows, self.chains = folder, int(manifest["rows"]), int(manifest["chains"])
+        self.capacity, self.names = int(manifest["shard_rows"]), list(manifest["tensors"])
+        self._open: dict[int, Any] = {}
+        for number in range(-(-self.rows // self.capacity)):
+            self._shard(number)
+
+    def get(self, index: Sequence[int]) -> tuple[Tensor, dict[str, Tensor]]:
+        found = {name: [self._read(name, i) for i in index] for name in self.names}
+        stacked = {name: torch.stack(parts) for name, parts in found.items()}
+        theta = stacked.pop(THETA)
+        return theta, {name.removeprefix(BUFFER): value for name, value in stacked.items()}
+
+    def _read(self, name: str, index: int) -> Tensor:
+        row, chain = divmod(int(index), self.chains)
+        number, inside = divmod(row, self.capacity)
+        part: Tensor = self._shard(number).get_slice(name)[inside : inside + 1, chain : chain + 1]
+        return part[0, 0]
+
+    def _shard(self, number: int) -> Any:
+        if number not in self._open:
+            path = self.folder / shard_name(number)
+            try:
+                self._open[number] = safe_open(path, framework="pt")
+            except FileNotFoundError as error:
+                raise Damaged(f"{path} is missing; restore it or fit again") from error
+            except (SafetensorError, OSError) as error:
+                raise Damaged(f"{path} is damaged or cut short ({error}); restore it or fit again") from error
+        return self._open[number]
+
+
+class JoinedSamples(Samples):
+    """Chains of several runs side by side, cut to the shortest."""
+
+    def __init__(self, parts: Sequence[Samples]) -> None:
+        self.parts = list(parts)
+        self.rows, self.chains = min(p.rows for p in parts), sum(p.chains for p in parts)
+        self._home = [(part, chain) for part in self.parts for chain in range(part.chains)]
+
+    def get(self, index: Sequence[int]) -> tuple[Tensor, dict[str, Tensor]]:
+        picked = [self._one(int(i)) for i in index]
+        names = picked[0][1]
+        return torch.cat([t for t, _ in picked]), {n: torch.cat([b[n] for _, b in picked]) for n in names}
+
+    def _one(self, index: int) -> tuple[Tensor, dict[str, Tensor]]:
+        row, chain = divmod(index, self.chains)
+        part, inside = self._home[chain]
+        return part.get([row * part.chains + inside])
+
+
+def shard_name(number: int) -> str:
+    """The file of a shard."""
+    return f"samples-{number:05d}.safetensors"
+
+
+class SampleWriter:
+    """Appends rows to a folder; the number of rows that hold is told by whoever writes the manifest."""
+
+    def __init__(self, folder: Path, example: Mapping[str, Tensor], rows: int = 0) -> None:
+        self.folder, self.rows = folder, rows
+        self.shapes = {name: (DTYPES[t.dtype], tuple(t.shape), t.nbytes) for name, t in example.items()}
+        self.row_bytes = sum(size for _, _, size in self.shapes.values())
+        self.capacity = max(1, SHARD_BYTES // max(1, self.row_bytes))
+        self._ready: set[Path] = set()
+
+    def layout(self) -> dict[str, Any]:
+        """What a reader needs to know about the shards."""
+        return {"rows": self.rows, "shard_rows": self.capacity, "tensors": list(self.shapes)}
+
+    def append(self, row: Mapping[str, Tensor]) -> None:
+        """Write one row {name: (chains, ...)} behind the last."""
+        number, inside = divmod(self.rows, self.capacity)
+        path = self.folder / shard_name(number)
+        if path not in self._ready:
+            self._prepare(path)
+        offset = len(self._header(self.capacity))
+        with path.open("r+b") as file:
+            for name, (_, _, size) in self.shapes.items():
+                data = row[name].detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+                _write(file.fileno(), data.data, offset + inside * size)
+                offset += self.capacity * size
+        self.rows += 1
+
+    def finish(self) -> None:
+        """Cut the last shard to what it holds."""
+        number, inside = divmod(self.rows, self.capacity)
+        if inside:
+            self._resize(self.folder / shard_name(number), inside)
+            self._ready.clear()
+
+    def _prepare(self, path: Path) -> None:
+        """Lay a shard out at its full size, keeping the rows it has."""
+        if path.exists():
+            self._resize(path, self.capacity)
+        else:
+            self._lay_out(path, self.capacity)
+        self._ready.add(path)
+
+    def _resize(self, path: Path, rows: int) -> None:
+        """Rewrite a shard beside itself with another number of rows, then put it in place."""
+        partial = path.with_suffix(".partial")
+        with path.open("rb") as source:
+            old_header = source.read(8)
+            old_header += source.read(int.from_bytes(old_header, "little"))
+            old_rows = json.loads(old_header[8:])[THETA]["shape"][0]
+            self._lay_out(partial, rows)
+            with partial.open("r+b") as out:
+                old, new = len(old_header), len(self._header(rows))
+                for _, _, size in self.shapes.values():
+                    _copy(source, out, old, new, size * min(rows, old_rows))
+                    old, new = old + old_rows * size, new + rows * size
+        partial.replace(path)
+
+    def _lay_out(self, path: Path, rows: int) -> None:
+        header = self._header(rows)
+        with path.open("wb") as file:
+            _write(file.fileno(), memoryview(header), 0)
+            file.truncate(len(header) + rows * self.row_bytes)
+
+    def _header(self, rows: int) -> bytes:
+        entries, offset = {}, 0
+        for name, (dtype, shape, size) in self.shapes.items():
+            end = offset + rows * size
+            entries[name] = {"dtype": dtype, "shape": [rows, *shape], "data_offsets": [offset, end]}
+            offset = end
+        text = json.dumps(entries, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % 8)
+        return len(text).to_bytes(8, "little") + text
+
+
+def _write(descriptor: int, data: memoryview, offset: int) -> None:
+    done = 0
+    while done < len(data):
+        written = os.pwrite(descriptor, data[done:], offset + done)
+        if written == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        done += written
+
+
+def _copy(source: BinaryIO, out: BinaryIO, start: int, goal: int, size: int) -> None:
+    source.seek(start)
+    out.seek(goal)
+    while size > 0:
+        data = source.read(min(size, 16 << 20))
+        out.write(data)
+        size -= len(data)

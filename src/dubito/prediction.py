@@ -1,0 +1,369 @@
+"""A posterior's answer for given inputs: averages, doubts and intervals, gathered in one pass over the draws.
+
+Only running sums of size N are kept, so inputs may be far larger than draws x N x C would allow; the draws themselves
+are kept while they fit a budget, and what needs them beyond that runs the same functions again, batch by batch.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dubito import uncertainty
+from dubito.functions import Functions, Plan, plan_chunks
+from dubito.inputs import batches, check_finite, move, n_rows, tensors
+from dubito.likelihoods import Likelihood
+from dubito.progress import track
+
+BUDGET = 1 << 30  # bytes of draws kept unless asked otherwise
+BISECTIONS = 50
+
+
+class Undefined(ValueError):
+    """A quantity that cannot exist for this prediction, and why."""
+
+
+class Prediction:
+    """The predictive distribution at N inputs; `Posterior.predict` makes it."""
+
+    def __init__(
+        self, functions: Functions, likelihood: Likelihood, x: Any, plan: Plan, keep: bool | None, bar: bool
+    ) -> None:
+        self._functions, self._likelihood, self._x, self._plan = functions, likelihood, x, plan
+        self.n_draws = functions.n
+        self.kind = likelihood.kind
+        self._sums = Sums(likelihood, functions.n)
+        self._kept: list[list[Tensor]] | None = [] if keep is not False else None
+        self._budget = None if keep else BUDGET
+        for chunk in track(functions.chunks(plan.draws), -(-functions.n // plan.draws), "predicting", bar):
+            self._add(chunk)
+        self._sums.finish()
+        self._draws = None if self._kept is None else torch.cat([torch.cat(c, 1) for c in self._kept], 0)
+        self._kept = None
+
+    def _add(self, chunk: Functions) -> None:
+        kept = []
+        for number, x in enumerate(self._batches()):
+            outputs = chunk(x)
+            stored = self._sums.add(number, outputs, chunk.noise())
+            if self._kept is not None:
+                kept.append(stored)
+                self._give_up_if_large(stored, x, kept)
+        if self._kept is not None:
+            self._kept.append(kept)
+
+    def _give_up_if_large(self, stored: Tensor, x: Any, kept: list[Tensor]) -> None:
+        if self._budget is None or self._kept is None:
+            return
+        rows = max(n_rows(x) if not hasattr(self._x, "__len__") else _length(self._x), 1)
+        if stored[0, 0].numel() * stored.element_size() * rows * self.n_draws > self._budget:
+            kept.clear()
+            self._kept = None
+
+    def _batches(self) -> Iterator[Any]:
+        net = self._functions.net
+        for x in batches(self._x, self._plan.rows):
+            yield move(tensors(x), net.device, net.dtype)
+
+    # -- any likelihood ----------------------------------------------------------------------------------------
+
+    @property
+    def draws(self) -> Tensor:
+        """(draws, N, C): each draw's probabilities, or its means in regression."""
+        if self._draws is None:
+            raise Undefined(
+                f"{self.n_draws} draws do not fit the budget of {BUDGET >> 20} MiB and were not kept; call "
+                "predict(..., keep_draws=True)"
+            )
+        return self._draws if self.kind == "classification" else self._mapped(self._draws, lambda lik, o: lik.mean(o))
+
+    @property
+    def mean(self) -> Tensor:
+        """(N, C): the average over draws."""
+        return self._sums.mean
+
+    @property
+    def std(self) -> Tensor:
+        """(N, C): of y in regression; of the probability over draws in classification."""
+        if self.kind == "classification":
+            self._need_several("The spread of a probability over draws")
+            return self._sums.spread.sqrt()
+        if self.kind == "regression":
+            return (self._sums.spread + self._sums.aleatoric).sqrt()
+        return self.epistemic.sqrt()
+
+    @property
+    def epistemic(self) -> Tensor:
+        """(N, C): the variance between draws, which data can remove."""
+        self._need_several("Epistemic variance")
+        return self._sums.spread
+
+    @property
+    def aleatoric(self) -> Tensor:
+        """(N, C): the variance within draws, which data cannot remove."""
+        return self._sums.aleatoric
+
+    @property
+    def components(self) -> tuple[Tensor, Tensor] | None:
+        """Means and stds (draws, N, C) of the Gaussian mixture; None where it is none or was not kept."""
+        if self._draws is None or not self._likelihood.gaussian:
+            return None
+        return self.draws, self._mapped(self._draws, lambda lik, o: lik.variance(o)).sqrt()
+
+    def quantile(self, q: float) -> Tensor:
+        """(N, C): of y in regression, the mixture over draws inverted; of the probability over draws otherwise."""
+        if not 0 < q < 1:
+            raise ValueError(f"a quantile lies strictly between 0 and 1, got {q}")
+        if self.kind == "regression":
+            return torch.cat([self._invert(o, noise, q) for o, noise in self._replay()])
+        self._need_several("A quantile over draws")
+        parts = [o if self.kind != "classification" else self._with(noise, o, _mean) for o, noise in self._replay()]
+        return torch.cat([torch.quantile(part, q, dim=0) for part in parts])
+
+    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
+        """The central interval that holds y, or a probability over draws, with probability `level`."""
+        return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
+
+    def log_prob(self, y: Any) -> Tensor:
+        """log of the averaged likelihood of y, in nats: (N,), or one per token in classification."""
+        y = tensors(y).to(self.mean.device)
+        if len(y) != len(self.mean):
+            raise ValueError(f"y has {len(y)} rows but the prediction has {len(self.mean)}; they must agree")
+        if self.kind == "classification":
+            ignored = y == getattr(self._likelihood, "ignore_index", None)
+            chosen = self.probs.gather(-1, y.long().masked_fill(ignored, 0).unsqueeze(-1)).squeeze(-1)
+            return chosen.clamp_min(torch.finfo(chosen.dtype).tiny).log().masked_fill(ignored, 0.0)
+        return self._mixture_log_prob(y)
+
+    # -- classification ----------------------------------------------------------------------------------------
+
+    @property
+    def probs(self) -> Tensor:
+        """(N, C): the predictive probabilities."""
+        self._need_classes()
+        return self._sums.mean
+
+    @property
+    def entropy(self) -> Tensor:
+        """(N,): of the averaged prediction; all doubt together."""
+        return uncertainty.entropy(self.probs)
+
+    @property
+    def expected_entropy(self) -> Tensor:
+        """(N,): the draws' own entropy, averaged; the doubt data cannot remove."""
+        self._need_classes()
+        return self._sums.expected_entropy
+
+    @property
+    def bald(self) -> Tensor:
+        """(N,): entropy minus expected entropy; the disagreement between draws."""
+        self._need_classes()
+        self._need_several("BALD")
+        return uncertainty.bald(self._sums.mean, self._sums.expected_entropy)
+
+    @property
+    def variation_ratio(self) -> Tensor:
+        """(N,): 1 - the largest averaged probability."""
+        return uncertainty.variation_ratio(self.probs)
+
+    @property
+    def votes(self) -> Tensor:
+        """(N, C): the share of draws that put each class first."""
+        self._need_classes()
+        return self._sums.votes / self.n_draws
+
+    @property
+    def vote_ratio(self) -> Tensor:
+        """(N,): 1 - the share of the most frequent class among the draws."""
+        self._need_classes()
+        self._need_several("The vote ratio")
+        return uncertainty.vote_ratio(self._sums.votes)
+
+    @property
+    def top_spread(self) -> Tensor:
+        """(N,): standard deviation over draws of the predicted class's score."""
+        top = self.probs.argmax(-1, keepdim=True)
+        return self.std.gather(-1, top).squeeze(-1)
+
+    # -- out ---------------------------------------------------------------------------------------------------
+
+    def numpy(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Every measure that exists here, as arrays."""
+        names = {
+            "classification": (
+                "probs",
+                "entropy",
+                "expected_entropy",
+                "bald",
+                "variation_ratio",
+                "votes",
+                "vote_ratio",
+                "std",
+                "top_spread",
+            ),
+            "regression": ("mean", "std", "aleatoric", "epistemic"),
+            "outputs": ("mean", "epistemic"),
+        }[self.kind]
+        found = {}
+        for name in names:
+            try:
+                found[name] = getattr(self, name).detach().cpu().numpy()
+            except Undefined:
+                continue
+        return found
+
+    def save(self, path: str | Path) -> None:
+        """Write `numpy()` to an .npz file."""
+        np.savez_compressed(path, **self.numpy())  # type: ignore[arg-type]
+
+    def __len__(self) -> int:
+        return len(self.mean)
+
+    def __repr__(self) -> str:
+        return f"Prediction({self.kind}, {len(self)} inputs, {self.n_draws} draws)"
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    def _need_classes(self) -> None:
+        if self.kind != "classification":
+            raise Undefined(
+                f"class probabilities do not exist under {type(self._likelihood).__name__}; use mean, std and "
+                "interval()"
+            )
+
+    def _need_several(self, what: str) -> None:
+        if self.n_draws == 1:
+            raise Undefined(
+                f"{what} needs several networks, and this prediction has one; use an ensemble, dropout or a "
+                "sampler, with draws > 1"
+            )
+
+    def _replay(self) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+        """Outputs (draws, b, ...) of one batch of rows after another, with each draw's noise."""
+        if self._draws is not None and self.kind != "classification":
+            noise = self._functions.noise()
+            for start in range(0, self._draws.shape[1], self._plan.rows):
+                yield self._draws[:, start : start + self._plan.rows].to(self._functions.net.device), noise
+            return
+        for x in self._batches():
+            parts = [(chunk(x), chunk.noise()) for chunk in self._functions.chunks(self._plan.draws)]
+            noises = {n: torch.cat([noise[n] for _, noise in parts]) for n in parts[0][1]}
+            yield torch.cat([o for o, _ in parts]), noises
+
+    def _with(self, noise: dict[str, Tensor], outputs: Tensor, f: Callable[[Likelihood, Tensor], Tensor]) -> Tensor:
+        return over_draws(self._likelihood, outputs, noise, f)
+
+    def _mapped(self, outputs: Tensor, f: Callable[[Likelihood, Tensor], Tensor]) -> Tensor:
+        noise = {n: v.to(outputs.device) for n, v in self._functions.noise().items()}
+        return self._with(noise, outputs, f)
+
+    def _mixture_log_prob(self, y: Tensor) -> Tensor:
+        parts, start = [], 0
+        for outputs, noise in self._replay():
+            part = y[start : start + outputs.shape[1]].to(outputs.device)
+            start += outputs.shape[1]
+            each = self._with(noise, outputs, lambda lik, o, part=part: lik.log_prob(o, part))  # type: ignore[misc]
+            parts.append(torch.logsumexp(each, 0) - np.log(self.n_draws))
+        return torch.cat(parts)
+
+    def _invert(self, outputs: Tensor, noise: dict[str, Tensor], q: float) -> Tensor:
+        """Bisection on the mixture's distribution function."""
+        mean = self._with(noise, outputs, _mean)
+        std = self._with(noise, outputs, lambda lik, o: lik.variance(o)).sqrt()
+        low, high = (mean - 12 * std).amin(0), (mean + 12 * std).amax(0)
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2
+            below = self._with(noise, outputs, lambda lik, o, m=middle: lik.cdf(o, m)).mean(0) < q  # type: ignore[misc]
+            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        return high
+
+
+def _mean(likelihood: Likelihood, outputs: Tensor) -> Tensor:
+    return likelihood.mean(outputs)
+
+
+def _length(x: Any) -> int:
+    try:
+        return n_rows(tensors(x))
+    except ValueError:
+        return len(x.dataset if hasattr(x, "dataset") else x)
+
+
+def over_draws(
+    likelihood: Likelihood, outputs: Tensor, noise: dict[str, Tensor], f: Callable[[Likelihood, Tensor], Tensor]
+) -> Tensor:
+    """f(likelihood of draw s, outputs of draw s) for every s, stacked; each draw has its own noise."""
+    return torch.stack([f(likelihood.bind({n: v[s] for n, v in noise.items()}), o) for s, o in enumerate(outputs)])
+
+
+class Sums:
+    """Running sums over draws, one entry for each batch of rows."""
+
+    def __init__(self, likelihood: Likelihood, n: int) -> None:
+        self.likelihood, self.n = likelihood, n
+        self._batches: dict[int, dict[str, Tensor]] = {}
+
+    def add(self, number: int, outputs: Tensor, noise: dict[str, Tensor]) -> Tensor:
+        """Add draws (s, b, ...) to batch `number`; returns what is worth keeping of them."""
+        mean = over_draws(self.likelihood, outputs, noise, _mean)
+        sums = self._batches.setdefault(number, {"first": mean[0]})
+        shifted = mean - sums["first"]  # centring on the first draw keeps the variance free of cancellation
+        self._plus(sums, "sum", shifted.sum(0))
+        self._plus(sums, "square", shifted.square().sum(0))
+        if self.likelihood.kind == "classification":
+            self._plus(sums, "entropy", uncertainty.entropy(mean).sum(0))
+            self._plus(sums, "votes", uncertainty.votes(mean))
+            return mean
+        if self.likelihood.kind == "regression":
+            self._plus(
+                sums, "variance", over_draws(self.likelihood, outputs, noise, lambda lik, o: lik.variance(o)).sum(0)
+            )
+        return outputs
+
+    def _plus(self, sums: dict[str, Tensor], name: str, value: Tensor) -> None:
+        sums[name] = sums[name] + value if name in sums else value.double()
+
+    def finish(self) -> None:
+        """Join the batches."""
+        if not self._batches:
+            raise ValueError("there is nothing to predict: the inputs have no rows")
+        joined = {n: torch.cat([b[n] for b in self._batches.values()]) for n in self._batches[0]}
+        dtype = joined["first"].dtype
+        shift = joined["sum"] / self.n
+        self.mean = (joined["first"].double() + shift).to(dtype)
+        self.spread = (joined["square"] / self.n - shift.square()).clamp_min(0).to(dtype)
+        self.expected_entropy = (joined["entropy"] / self.n).to(dtype) if "entropy" in joined else shift
+        self.votes = joined["votes"].to(dtype) if "votes" in joined else shift
+        self._aleatoric = (joined["variance"] / self.n).to(dtype) if "variance" in joined else None
+
+    @property
+    def aleatoric(self) -> Tensor:
+        """The average variance within draws."""
+        if self.likelihood.kind == "classification":
+            return self.mean * (1 - self.mean) - self.spread
+        if self._aleatoric is None:
+            raise Undefined(f"{type(self.likelihood).__name__} has no variance; define variance(outputs) on it")
+        return self._aleatoric
+
+
+def predict(
+    functions: Functions,
+    likelihood: Likelihood,
+    x: Any,
+    batch_size: int | None,
+    keep_draws: bool | None,
+    progress: bool,
+) -> Prediction:
+    """Check the inputs, choose chunks and run all draws over all rows."""
+    example = next(batches(x, 1), None)
+    if example is None:
+        raise ValueError("there is nothing to predict: the inputs have no rows")
+    if not hasattr(x, "dataset"):
+        check_finite(tensors(x), "x") if not isinstance(x, torch.utils.data.Dataset) else None
+    net = functions.net
+    plan = plan_chunks(functions, move(tensors(example), net.device, net.dtype), batch_size)
+    with torch.no_grad():
+        return Prediction(functions, likelihood, x, plan, keep_draws, progress)

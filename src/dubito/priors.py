@@ -1,0 +1,219 @@
+"""Priors over weights: elementwise densities, and their assignment to the parameters of a module."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from numbers import Real
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dubito.config import to_dict
+
+LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+
+
+def check_positive(settings: object, *names: str) -> None:
+    """ValueError unless each named field is a positive, finite number."""
+    for name in names:
+        value = getattr(settings, name)
+        if not (isinstance(value, Real) and float(value) > 0 and math.isfinite(value)):
+            raise ValueError(f"{type(settings).__name__}: {name} is {value!r}; it must be a positive, finite number.")
+
+
+class Prior(ABC):
+    """An elementwise prior; a subclass needs `log_prob` alone."""
+
+    @abstractmethod
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Normalised log density of every element in nats, in the shape of `value`."""
+
+
+@dataclass(frozen=True)
+class Normal(Prior):
+    """N(mean, std^2)."""
+
+    std: float = 1.0
+    mean: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_positive(self, "std")
+        if not math.isfinite(self.mean):
+            raise ValueError(f"Normal: mean is {self.mean}; it must be finite.")
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return -0.5 * ((value - self.mean) / self.std).square() - (math.log(self.std) + LOG_SQRT_2PI)
+
+
+@dataclass(frozen=True)
+class ScaleMixture(Prior):
+    """pi N(0, std1^2) + (1 - pi) N(0, std2^2), summed in log space (Blundell et al. 2015, eq. 7)."""
+
+    pi: float
+    std1: float
+    std2: float
+
+    def __post_init__(self) -> None:
+        check_positive(self, "std1", "std2")
+        if not 0 < self.pi < 1:
+            raise ValueError(f"ScaleMixture: pi is {self.pi}; it must lie between 0 and 1, or use Normal(std).")
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        first = Normal(self.std1).log_prob(value) + math.log(self.pi)
+        second = Normal(self.std2).log_prob(value) + math.log1p(-self.pi)
+        return torch.logaddexp(first, second)
+
+
+@dataclass(frozen=True)
+class Laplace(Prior):
+    """exp(-|w| / scale) / (2 scale)."""
+
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_positive(self, "scale")
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return -value.abs() / self.scale - math.log(2 * self.scale)
+
+
+@dataclass(frozen=True)
+class StudentT(Prior):
+    """Student's t with `df` degrees of freedom, centred on 0: (1 + (w/scale)^2 / df)^(-(df+1)/2), normalised."""
+
+    df: float
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_positive(self, "df", "scale")
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        half = (self.df + 1) / 2
+        constant = math.lgamma(half) - math.lgamma(self.df / 2) - 0.5 * math.log(self.df * math.pi)
+        return constant - math.log(self.scale) - half * ((value / self.scale).square() / self.df).log1p()
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Marks a parameter that keeps its value."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """Marks a parameter that is optimised without a distribution; not for samplers."""
+
+
+_NORMS = (
+    nn.modules.batchnorm._NormBase,
+    nn.LayerNorm,
+    nn.GroupNorm,
+    nn.RMSNorm,
+)
+_EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+
+
+@dataclass(frozen=True)
+class FanIn:
+    """The default prior: N(0, gain^2 / fan_in) over matrices and kernels.
+
+    A prior network then keeps the scale of its inputs at any width (Neal 1996; gain sqrt(2) for ReLU, He et al. 2015).
+    N(0, 1) over biases, embeddings and other vectors; N(1, 1) over the scales of normalisation layers. A tied
+    parameter goes by its first name.
+    """
+
+    gain: float = math.sqrt(2)
+
+    def __post_init__(self) -> None:
+        check_positive(self, "gain")
+
+    def of(self, owner: nn.Module, name: str, parameter: Tensor) -> Normal:
+        """The prior of `owner`'s own parameter `name`."""
+        if isinstance(owner, _NORMS) and name == "weight":
+            return Normal(std=1.0, mean=1.0)
+        if parameter.ndim < 2 or name.startswith("bias") or isinstance(owner, (*_NORMS, *_EMBEDDINGS)):
+            return Normal(std=1.0)
+        return Normal(std=self.gain / math.sqrt(_fan_in(owner, parameter)))
+
+
+def _fan_in(owner: nn.Module, parameter: Tensor) -> float:
+    """How many inputs one output sums over; for transposed convolutions the mean over output positions."""
+    if isinstance(owner, nn.modules.conv._ConvTransposeNd):
+        taps = math.prod(parameter.shape[2:]) / math.prod(owner.stride)
+        return max(1.0, parameter.shape[0] / owner.groups * taps)
+    return max(1.0, parameter.numel() / max(1, parameter.shape[0]))
+
+
+Assigned = Prior | Fixed | Point
+PriorLike = Assigned | FanIn
+PriorSpec = (
+    PriorLike | Mapping[Any, PriorLike] | None
+)  # keys: str or a module type; Any, as mappings are invariant in them
+
+
+def assign(prior: PriorSpec, module: nn.Module) -> dict[str, Assigned]:
+    """The concrete prior of every parameter, in the order of `module.named_parameters()`.
+
+    A mapping's key is a parameter name, a glob over names, or a module type that covers every parameter inside such a
+    module; the first match wins, a tied parameter answers to all its names, and what no key matches gets `FanIn()`.
+    Parameters that do not require a gradient are `Fixed()`.
+    """
+    rules: Mapping[Any, PriorLike] = prior if isinstance(prior, Mapping) else {"*": FanIn() if prior is None else prior}
+    names = _names(module)
+    _check_rules(rules, module, names)
+    assigned: dict[str, Assigned] = {}
+    for name, parameter in module.named_parameters():
+        aliases = names[id(parameter)]
+        chosen = next((rule for key, rule in rules.items() if _matches(key, module, aliases)), FanIn())
+        if not parameter.requires_grad:
+            chosen = Fixed()
+        assigned[name] = _concrete(chosen, module, name, parameter)
+    return assigned
+
+
+def describe(assignment: Mapping[str, Assigned]) -> dict[str, dict[str, Any]]:
+    """The assignment as plain JSON: parameter name to the prior's name and settings."""
+    return {name: to_dict(prior) for name, prior in assignment.items()}
+
+
+def _names(module: nn.Module) -> dict[int, list[str]]:
+    names: dict[int, list[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return names
+
+
+def _concrete(prior: PriorLike, module: nn.Module, name: str, parameter: Tensor) -> Assigned:
+    if not isinstance(prior, FanIn):
+        return prior
+    path, _, own_name = name.rpartition(".")
+    return prior.of(module.get_submodule(path), own_name, parameter)
+
+
+def _matches(key: str | type[nn.Module], module: nn.Module, aliases: list[str]) -> bool:
+    if isinstance(key, str):
+        return any(alias == key or fnmatchcase(alias, key) for alias in aliases)
+    return any(isinstance(owner, key) for alias in aliases for owner in _enclosing(module, alias))
+
+
+def _enclosing(module: nn.Module, name: str) -> Iterator[nn.Module]:
+    """Every module around a parameter, from the root to its owner."""
+    yield module
+    for part in name.split(".")[:-1]:
+        module = module.get_submodule(part)
+        yield module
+
+
+def _check_rules(rules: Mapping[Any, PriorLike], module: nn.Module, names: Mapping[int, list[str]]) -> None:
+    for key, rule in rules.items():
+        if not isinstance(rule, Prior | Fixed | Point | FanIn):
+            raise ValueError(f"{rule!r} is no prior; use e.g. Normal(std=1.0), Fixed(), Point() or a mapping to these.")
+        if not (isinstance(key, str) or (isinstance(key, type) and issubclass(key, nn.Module))):
+            raise ValueError(f"the prior key {key!r} is neither a name pattern nor a module type; use one of these.")
+        if names and not any(_matches(key, module, aliases) for aliases in names.values()):
+            shown = [aliases[0] for aliases in names.values()]
+            listed = ", ".join(shown[:8]) + (", ..." if len(shown) > 8 else "")
+            text = key if isinstance(key, str) else key.__name__
+            raise ValueError(f"the prior key {text!r} matches no parameter; the parameters are {listed}.")

@@ -1,0 +1,110 @@
+"""Randomness as a function: every number drawn depends on (seed, name, member, step) and on nothing else.
+
+No generator state is ever saved: a run resumes bit for bit because the noise of step t can be made again, members
+can be spread over machines without changing a number, and the global generator is left as it was found.
+"""
+
+import contextlib
+import hashlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cache
+
+import torch
+from torch import Tensor
+
+BLOCK = (
+    1 << 17
+)  # normals per generator on the CPU: large enough to hide the seeding, small enough to share out to threads
+
+
+def derive(*key: int | str) -> int:
+    """A 63-bit seed from any mixture of numbers and names."""
+    digest = hashlib.blake2b("\x1f".join(map(str, key)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def generator(device: torch.device | str, *key: int | str) -> torch.Generator:
+    """A fresh generator whose stream is determined by the key."""
+    return torch.Generator(device=device).manual_seed(derive(*key))
+
+
+@contextlib.contextmanager
+def isolated(*key: int | str) -> Iterator[None]:
+    """Run code that can only use the global generator: seeded by the key inside, untouched outside."""
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(derive(*key))
+        yield
+
+
+@cache
+def _pool(workers: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(workers, thread_name_prefix="dubito-noise")
+
+
+@dataclass(frozen=True)
+class Rng:
+    """The random numbers of one step; `Rng(seed).at(step)` moves to another."""
+
+    seed: int
+    step: int = 0
+
+    def at(self, step: int) -> "Rng":
+        """The same source at another step."""
+        return replace(self, step=step)
+
+    def child(self, name: str) -> "Rng":
+        """An independent source for one purpose."""
+        return replace(self, seed=derive(self.seed, name))
+
+    def key(self, name: str, member: int = 0) -> int:
+        """The seed of one named quantity of one member at this step."""
+        return derive(self.seed, name, member, self.step)
+
+    def normal_(self, out: Tensor, name: str, first_member: int = 0) -> Tensor:
+        """Fill (members, ...) with standard normals, each member from its own stream."""
+        jobs = [job for m, row in enumerate(out) for job in self._blocks(row, name, first_member + m)]
+        _run(jobs, out)
+        return out
+
+    def uniform(self, shape: Sequence[int], name: str, like: Tensor, first_member: int = 0) -> Tensor:
+        """(members, ...) uniforms in [0, 1), each member from its own stream."""
+        rows = [
+            torch.rand(
+                tuple(shape[1:]),
+                generator=generator(like.device, self.key(name, first_member + m)),
+                device=like.device,
+                dtype=like.dtype,
+            )
+            for m in range(shape[0])
+        ]
+        return torch.stack(rows)
+
+    def _blocks(self, row: Tensor, name: str, member: int) -> list[tuple[Tensor, int]]:
+        key = self.key(name, member)
+        if row.device.type != "cpu" or row.numel() <= BLOCK or not row.is_contiguous():
+            return [(row, key)]
+        return [(part, derive(key, i)) for i, part in enumerate(row.view(-1).split(BLOCK))]
+
+
+def _run(jobs: Sequence[tuple[Tensor, int]], out: Tensor) -> None:
+    workers = torch.get_num_threads()
+    if out.device.type == "cpu" and workers > 1 and len(jobs) > 1 and out.numel() >= BLOCK:
+        list(_pool(workers).map(_fill, jobs))
+    else:
+        for job in jobs:
+            _fill(job)
+
+
+def _fill(job: tuple[Tensor, int]) -> None:
+    part, key = job
+    part.normal_(generator=torch.Generator(device=part.device).manual_seed(key))
+
+
+def choose(n: int, k: int, seed: int) -> list[int]:
+    """k of n indices without replacement, all of them in order when k >= n."""
+    if k >= n:
+        return list(range(n))
+    return sorted(torch.randperm(n, generator=generator("cpu", seed, "choose", n))[:k].tolist())

@@ -1,0 +1,80 @@
+"""The folder of a run: what was asked for, how far it came, and whether it may go on."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dubito import checkpoint
+from dubito.config import difference
+from dubito.posteriors.files import make_folder, write_atomically
+from dubito.posteriors.storage import Damaged
+
+
+class RunFolder:
+    """`run.json` (settings and status), `history.jsonl`, `checkpoint.safetensors` and the posterior."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = make_folder(path)
+        self.history = self.path / "history.jsonl"
+        self.posterior = self.path / "posterior"
+        self._run, self._checkpoint = self.path / "run.json", self.path / "checkpoint.safetensors"
+
+    def open(self, settings: Mapping[str, Any], steps: int, extendable: bool) -> bool:
+        """Claim the folder for these settings; returns whether such a run has finished here already."""
+        before = self._read()
+        if before is None:
+            self._write(settings, steps, finished=False)
+            return False
+        if found := difference(before["settings"], dict(settings)):
+            raise ValueError(
+                f"{self.path} holds another run; {'; '.join(found)} — use the same settings or another folder"
+            )
+        if steps != before["steps"]:
+            self._check_steps(before["steps"], steps, extendable)
+            self._write(settings, steps, finished=False)
+            return False
+        return bool(before["finished"])
+
+    def finish(self, steps: int) -> None:
+        """Note that all is done."""
+        before = self._read()
+        if before is not None:
+            self._write(before["settings"], steps, finished=True)
+
+    def save(self, state: Any, step: int) -> None:
+        """Write a checkpoint after `step` updates."""
+        checkpoint.write(self._checkpoint, state, {"step": step})
+
+    def restore(self, state: Any) -> tuple[Any, int]:
+        """The state to go on from and the number of updates behind it; the given one where nothing was saved."""
+        if not self._checkpoint.exists():
+            return state, 0
+        found, notes = checkpoint.read(self._checkpoint, state)
+        return found, int(notes["step"])
+
+    def _check_steps(self, before: int, now: int, extendable: bool) -> None:
+        if now < before:
+            raise ValueError(
+                f"{self.path} holds a run of {before} steps; it cannot be cut to {now}: use another folder"
+            )
+        if not extendable:
+            raise ValueError(
+                f"{self.path} holds a run of {before} steps whose schedule depends on their number; it cannot "
+                f"be extended to {now}: use another folder"
+            )
+
+    def _read(self) -> dict[str, Any] | None:
+        if not self._run.exists():
+            if any(self.path.iterdir()):
+                raise ValueError(f"{self.path} is not empty and holds no run; choose an empty or a new folder")
+            return None
+        try:
+            found: dict[str, Any] = json.loads(self._run.read_text())
+            return {"settings": found["settings"], "steps": found["steps"], "finished": found["finished"]}
+        except (ValueError, KeyError) as error:
+            raise Damaged(f"{self._run} is damaged ({error}); choose another folder") from error
+
+    def _write(self, settings: Mapping[str, Any], steps: int, finished: bool) -> None:
+        text = json.dumps({"settings": dict(settings), "steps": steps, "finished": finished}, indent=1)
+        write_atomically(self._run, text.encode(), durable=True)

@@ -1,0 +1,61 @@
+"""Where and how computations run: the device, and side by side or one after another.
+
+Methods never ask; the identity by default.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+CPU_FLOPS = 8e6  # per member and call: above this the members' own kernels fill the cores and vmap only adds traffic
+
+
+def pick_device(device: str | torch.device) -> torch.device:
+    """`"auto"` is CUDA where there is one; anything else is taken at its word."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        picked = torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"unknown device {device!r}; use 'auto', 'cpu' or 'cuda'") from error
+    if picked.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device='cuda' but this machine has no CUDA device; use device='auto' or 'cpu'")
+    return picked
+
+
+def pays_to_vectorise(flops: float, device: torch.device) -> bool:
+    """Whether vmap beats a loop over members: by a fixed rule, so that equal runs make equal bits."""
+    return device.type != "cpu" or flops <= CPU_FLOPS
+
+
+def supports_vmap(f: Callable[..., Any], args: tuple[Any, ...]) -> bool:
+    """Whether f has a batching rule throughout (LSTM and GRU have none), found by trying it."""
+    try:
+        torch.func.vmap(f, randomness="different")(*args)
+    except (RuntimeError, NotImplementedError, ValueError):
+        return False
+    return True
+
+
+def over_members(f: Callable[..., Any], args: tuple[Any, ...], members: int, vectorise: bool) -> Any:
+    """Apply f to each member of stacked arguments and stack the results; the numbers are the same either way."""
+    if vectorise and members > 1:
+        return torch.func.vmap(f, randomness="different")(*args)
+    return stack([f(*member(args, i)) for i in range(members)])
+
+
+def member(args: Any, index: int) -> Any:
+    """One member of stacked arguments, as views."""
+    return tree_map(lambda t: t[index], args)
+
+
+def stack(results: list[Any]) -> Any:
+    """Stack equal structures of tensors along a new first axis."""
+    return tree_map(_stacked, results[0], *results[1:])
+
+
+def _stacked(*tensors: Tensor) -> Tensor:
+    return torch.stack(tensors) if len(tensors) > 1 else tensors[0].unsqueeze(0)

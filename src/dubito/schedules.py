@@ -1,0 +1,167 @@
+"""Schedules: what the learning rate or step size is multiplied by, as a function of the step."""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Literal
+
+ScheduleName = Literal["constant", "cosine", "linear"]
+
+
+class Schedule(ABC):
+    """A multiplier for step 0, 1, ... of `steps`; a subclass needs `__call__` alone."""
+
+    @abstractmethod
+    def __call__(self, step: int, steps: int) -> float:
+        """The multiplier at `step` of a run of `steps`."""
+
+    @property
+    def depends_on_steps(self) -> bool:
+        """Whether a longer run has other multipliers from the start, so that a finished run cannot be extended."""
+        return True
+
+
+@dataclass(frozen=True)
+class Constant(Schedule):
+    """1 throughout."""
+
+    def __call__(self, step: int, steps: int) -> float:
+        return 1.0
+
+    @property
+    def depends_on_steps(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True)
+class Cosine(Schedule):
+    """Half a cosine from 1 to `floor`: floor + (1 - floor) (1 + cos(pi t / T)) / 2 (Loshchilov & Hutter 2017)."""
+
+    floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.floor <= 1:
+            raise ValueError(f"Cosine: floor is {self.floor}; it must lie in [0, 1].")
+
+    def __call__(self, step: int, steps: int) -> float:
+        return self.floor + (1 - self.floor) * _half_cosine(_progress(step, steps))
+
+
+@dataclass(frozen=True)
+class Linear(Schedule):
+    """1 until the fraction `start` of the run, then linear to 0."""
+
+    start: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start < 1:
+            raise ValueError(f"Linear: start is {self.start}; it must lie in [0, 1).")
+
+    def __call__(self, step: int, steps: int) -> float:
+        return min(1.0, (1 - _progress(step, steps)) / (1 - self.start))
+
+
+@dataclass(frozen=True)
+class StepDecay(Schedule):
+    """Multiplied by `factor` after `every` steps: factor^floor(t / every)."""
+
+    factor: float
+    every: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.factor <= 1:
+            raise ValueError(f"StepDecay: factor is {self.factor}; it must lie in (0, 1].")
+        if self.every < 1:
+            raise ValueError(f"StepDecay: every is {self.every}; it must be at least one step.")
+
+    def __call__(self, step: int, steps: int) -> float:
+        return float(self.factor ** (step // self.every))
+
+    @property
+    def depends_on_steps(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True)
+class Polynomial(Schedule):
+    """(1 + t / b)^-gamma: steps that sum to infinity while their squares do not (Welling & Teh 2011)."""
+
+    b: float
+    gamma: float = 0.55
+
+    def __post_init__(self) -> None:
+        if not (self.b > 0 and math.isfinite(self.b)):
+            raise ValueError(f"Polynomial: b is {self.b}; it must be a positive number of steps.")
+        if not 0.5 < self.gamma <= 1:
+            raise ValueError(f"Polynomial: gamma is {self.gamma}; it must lie in (0.5, 1] for the chain to converge.")
+
+    def __call__(self, step: int, steps: int) -> float:
+        return float((1 + step / self.b) ** -self.gamma)
+
+    @property
+    def depends_on_steps(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True)
+class CyclicalCosine(Schedule):
+    """`cycles` half cosines from 1 to 0: (1 + cos(pi r)) / 2, r the position in the cycle (Zhang et al. 2020, eq. 1).
+
+    Cycles differ by at most one step where `steps` is no multiple, so that the last one is complete too.
+    """
+
+    cycles: int
+
+    def __post_init__(self) -> None:
+        if self.cycles < 1:
+            raise ValueError(f"CyclicalCosine: cycles is {self.cycles}; it must be at least 1.")
+
+    def __call__(self, step: int, steps: int) -> float:
+        return _half_cosine(self.position(step, steps))
+
+    def position(self, step: int, steps: int) -> float:
+        """How far the step is into its cycle, in [0, 1)."""
+        if self.cycles > steps:
+            raise ValueError(f"{self.cycles} cycles do not fit into {steps} steps; use fewer cycles or more steps.")
+        return (step * self.cycles % steps) / steps
+
+
+@dataclass(frozen=True)
+class WarmUp(Schedule):
+    """Linear rise to the start of `then` over the first `steps`, then `then` over the rest (Goyal et al. 2017)."""
+
+    steps: int
+    then: Schedule = Constant()
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise ValueError(f"WarmUp: steps is {self.steps}; it must be at least 1.")
+
+    def __call__(self, step: int, steps: int) -> float:
+        after = max(1, steps - self.steps)
+        if step < self.steps:
+            return (step + 1) / self.steps * self.then(0, after)
+        return self.then(step - self.steps, after)
+
+    @property
+    def depends_on_steps(self) -> bool:
+        return self.then.depends_on_steps
+
+
+def parse(value: Schedule | str) -> Schedule:
+    """A schedule by itself or by its name."""
+    named: dict[ScheduleName, Schedule] = {"constant": Constant(), "cosine": Cosine(), "linear": Linear()}
+    if isinstance(value, Schedule):
+        return value
+    for name, schedule in named.items():
+        if name == value:
+            return schedule
+    raise ValueError(f"no schedule is called {value!r}; use {', '.join(named)} or a Schedule of dubito.schedules.")
+
+
+def _progress(step: int, steps: int) -> float:
+    return min(1.0, step / steps)
+
+
+def _half_cosine(position: float) -> float:
+    return 0.5 * (1 + math.cos(math.pi * position))

@@ -1,0 +1,215 @@
+"""A method at work on its data: what the loop drives when a posterior is fitted."""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from dubito import __version__
+from dubito.batches import Source
+from dubito.checkpoint import copy_rows
+from dubito.inputs import move
+from dubito.loop import Record
+from dubito.methods.base import Method, Tick
+from dubito.methods.collect import Collect
+from dubito.posteriors import files
+from dubito.posteriors.base import Posterior
+from dubito.posteriors.load import load
+from dubito.posteriors.samples import SamplesPosterior, stored
+from dubito.posteriors.storage import MemorySamples
+from dubito.rng import Rng
+from dubito.runs import RunFolder
+from dubito.target import Target
+
+MEMORY_LIMIT = 4 << 30  # bytes of samples kept without a folder
+VALIDATION_ROWS = 1024
+
+
+class Progress(NamedTuple):
+    """The state of a method, its best members on validation data, their scores, and checks since they improved."""
+
+    state: Any
+    best: Any
+    score: Tensor
+    since: Tensor
+
+
+class Training:
+    """Steps of a method, kept samples, validation and checkpoints."""
+
+    def __init__(
+        self,
+        method: Method[Any],
+        target: Target,
+        feed: Any,
+        steps: int,
+        settings: Mapping[str, Any],
+        patience: int | None,
+        validation: Source | None,
+    ) -> None:
+        if patience is not None and (validation is None or patience < 1):
+            raise ValueError("patience counts checks on validation data: give validation= and a patience of at least 1")
+        self.method, self.target, self.feed, self.steps, self.settings = method, target, feed, steps, settings
+        self.patience, self.validation = patience, validation
+        self.keeps_samples = any(method.keeps(s, steps) for s in range(steps))
+        self.kept: list[tuple[Tensor, dict[str, Tensor]]] = []
+        self.home: RunFolder | None = None
+        self.shelf: files.SampleFolder | None = None
+        self._clock = torch.tensor(0)
+
+    # -- before ------------------------------------------------------------------------------------------------
+
+    def begin(self, theta: Tensor, seed: int) -> Progress:
+        """The state before the first step."""
+        state = self.method.init(theta, self.target, Tick(torch.tensor(0), self.steps, Rng(seed)))
+        best = tree_map(torch.clone, state) if self._selects else ()
+        empty = torch.full((len(theta),), torch.inf, device=theta.device)
+        return Progress(state, best, empty, torch.zeros(len(theta), dtype=torch.long))
+
+    def attach(self, home: RunFolder | None, done: int) -> None:
+        """Say where kept samples go, and how many the first `done` steps have kept."""
+        self.home = home
+        if home is not None and self.keeps_samples:
+            rows = sum(self.method.keeps(s, self.steps) for s in range(done))
+            home.posterior.mkdir(exist_ok=True)
+            files.save_constants(home.posterior, self.target.net)
+            self.shelf = files.SampleFolder(home.posterior, self._manifest(), rows)
+
+    # -- during ------------------------------------------------------------------------------------------------
+
+    def step(self, progress: Progress, step: int, rng: Rng) -> tuple[Progress, Any]:
+        """One update."""
+        tick = Tick(self._clock.fill_(step), self.steps, rng)
+        with torch.no_grad():
+            state, info = self.method.step(progress.state, self.feed(step), self.target, tick)
+        return progress._replace(state=state), info
+
+    def after(self, progress: Progress, done: int) -> None:
+        """Keep a sample where one is due; what is not finite is never kept."""
+        if not self.method.keeps(done - 1, self.steps):
+            return
+        theta, buffers = self.method.weights(progress.state)
+        if not bool(torch.isfinite(theta).all()):
+            raise ArithmeticError(f"a weight left the finite at step {done}; try a smaller step_size or learning_rate")
+        if self.shelf is not None:
+            self.shelf.append(theta, buffers)
+            return
+        self._check_memory(theta)
+        self.kept.append((theta.detach().cpu().clone(), {n: b.detach().cpu().clone() for n, b in buffers.items()}))
+
+    def save(self, progress: Progress, step: int) -> None:
+        """Write a checkpoint, where there is a folder."""
+        if self.home is not None:
+            self.home.save(progress, step)
+
+    def validate(self, progress: Progress, done: int) -> tuple[Record, bool]:
+        """Nats per validation datum, once an epoch; members that improved become the best."""
+        every = max(self.feed.per_epoch, self.steps // 100, 1)
+        if self.validation is None or (done % every and done != self.steps):
+            return {}, False
+        nll = self._validation_nll(progress.state)
+        record = {"validation": float(nll.mean())}
+        if not self._selects:
+            return record, False
+        better = nll < progress.score
+        copy_rows(progress.best, progress.state, better.cpu())
+        progress.score.copy_(torch.where(better, nll, progress.score))
+        progress.since.add_(1).masked_fill_(better.cpu(), 0)
+        return record, self.patience is not None and bool((progress.since >= self.patience).all())
+
+    # -- after -------------------------------------------------------------------------------------------------
+
+    def end(self, progress: Progress, done: int) -> Posterior:
+        """The posterior, written where there is a folder."""
+        self.save(progress, done)
+        if self.shelf is not None:
+            self.shelf.finish()
+        posterior = self.so_far(progress)
+        if posterior is None:
+            raise ValueError(f"no sample was kept in {done} steps; take more steps, or a smaller burn_in or thin")
+        if self.home is not None:
+            if self.shelf is None:
+                self._replace_posterior(posterior)
+            self.home.finish(self.steps)
+        return posterior
+
+    def so_far(self, progress: Progress) -> Posterior | None:
+        """What is known now; None where samples are to be kept and none has been."""
+        if not self.keeps_samples:
+            state = progress.best if self._selects and bool(torch.isfinite(progress.score).all()) else progress.state
+            made = self.method.posterior(state, self.target)
+            return replace(made, about=self._about())  # type: ignore[type-var]
+        if self.shelf is not None:
+            return None if not self.shelf.rows else self._on_disk(self.shelf.folder)
+        if not self.kept:
+            return None
+        theta = torch.stack([t for t, _ in self.kept])
+        buffers = {n: torch.stack([b[n] for _, b in self.kept]) for n in self.kept[0][1]}
+        device = self.target.net.device
+        samples = MemorySamples(theta.to(device), {n: b.to(device) for n, b in buffers.items()})
+        return SamplesPosterior(self.target.net, self.target.likelihood, samples, self._form, self._about())
+
+    def reopen(self, home: RunFolder) -> Posterior:
+        """The posterior of a finished run."""
+        device = str(self.target.net.device)
+        return load(home.posterior, self.target.net.module, likelihood=self.target.likelihood, device=device)
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    @property
+    def _selects(self) -> bool:
+        """Whether validation data choose among states: for methods that optimise, not for those that sample."""
+        return self.validation is not None and not self.keeps_samples
+
+    @property
+    def _form(self) -> Any:
+        return "chains" if isinstance(self.method, Collect) else "ensemble"
+
+    def _validation_nll(self, state: Any) -> Tensor:
+        theta, buffers = self.method.weights(state)
+        net, total, count = self.target.net, torch.zeros(len(theta), device=theta.device), 0
+        if self.validation is None:
+            return total
+        for start in range(0, self.validation.n, VALIDATION_ROWS):
+            index = torch.arange(start, min(start + VALIDATION_ROWS, self.validation.n))
+            x, y, _ = self.validation.take(index)
+            x, y = move((x, y), net.device, net.dtype)
+            with torch.no_grad():
+                outputs = self.target.outputs(theta, x, "eval", {n: b.clone() for n, b in buffers.items()})
+                total -= self.target.log_lik(outputs, y, theta).sum(1)
+            count += len(index)
+        return total / count
+
+    def _check_memory(self, theta: Tensor) -> None:
+        if self.kept:
+            return
+        rows = sum(self.method.keeps(s, self.steps) for s in range(self.steps))
+        if rows * theta.nbytes > MEMORY_LIMIT:
+            raise ValueError(
+                f"{rows} samples of {theta.nbytes:,} bytes do not fit the {MEMORY_LIMIT >> 30} GiB allowed in "
+                "memory; give fit(folder=...) to keep them on disk, or a larger thin"
+            )
+
+    def _about(self) -> dict[str, Any]:
+        return {**self.settings, "steps": self.steps, "dubito": __version__}
+
+    def _manifest(self) -> dict[str, Any]:
+        about = {k: v for k, v in self._about().items() if k != "layout"}
+        return {**files.describe(self.target.net, self.target.likelihood, "samples", about), "form": self._form}
+
+    def _on_disk(self, folder: Any) -> Posterior:
+        _, manifest = files.read_manifest(folder)
+        return stored(folder, manifest, self.target.net, self.target.likelihood)
+
+    def _replace_posterior(self, posterior: Posterior) -> None:
+        """Write the posterior of a method that keeps no samples, in place of an earlier one."""
+        if self.home is not None:
+            fresh = self.home.path / "posterior.partial"
+            shutil.rmtree(fresh, ignore_errors=True)
+            posterior.save(fresh)
+            shutil.rmtree(self.home.posterior, ignore_errors=True)
+            fresh.replace(self.home.posterior)
