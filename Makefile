@@ -20,7 +20,7 @@ lint: $(VENV)/dev.stamp
 	@$(BIN)/lint-imports --no-logo
 
 bench: $(VENV)/dev.stamp
-	@set -e; for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script; done
+	@$(BIN)/python -m benchmarks
 
 clean:
 	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist

@@ -1,25 +1,19 @@
-"""dubito, "I doubt": networks that know when they do not know."""
+# ruff: noqa: F405
+"""dubito, "I doubt": networks that know when they do not know.
+
+A public name is imported from `dubito.public` when one is first asked for, so that the command line answers `--help`
+without waiting for torch.
+"""
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dubito.public import *  # noqa: F403
 
 __version__ = "0.1.0"
-
-from dubito.fit import fit
-from dubito.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, Poisson
-from dubito.loop import Diverged, Interrupted
-from dubito.methods.base import Method, Tick
-from dubito.methods.hmc import HMC
-from dubito.methods.map import MAP
-from dubito.methods.mc_dropout import MCDropout
-from dubito.methods.psgld import PSGLD
-from dubito.methods.recipes import CyclicalSGHMC, CyclicalSGLD, DeepEnsemble, SnapshotEnsemble
-from dubito.methods.sghmc import SGHMC
-from dubito.methods.sgld import SGLD
-from dubito.net import Net
-from dubito.plan import plan
-from dubito.posteriors.base import Posterior
-from dubito.posteriors.load import load, merge
-from dubito.prediction import Prediction, Undefined
-from dubito.priors import FanIn, Fixed, Laplace, Normal, Point, Prior, ScaleMixture, StudentT
-from dubito.target import Target
 
 __all__ = [
     "fit", "plan", "load", "merge",
@@ -29,4 +23,26 @@ __all__ = [
     "Likelihood", "Categorical", "Bernoulli", "Gaussian", "Poisson",
     "Prior", "Normal", "ScaleMixture", "Laplace", "StudentT", "FanIn", "Fixed", "Point",
     "Undefined", "Interrupted", "Diverged",
+    "data", "metrics", "nn", "schedules",
 ]  # fmt: skip
+
+_PARTS = ("data", "metrics", "nn", "schedules")  # public names that are modules of their own
+
+
+class _Package(ModuleType):
+    """The package itself; importing the file fit.py or plan.py must not hide the function of that name."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name not in __all__ or name in _PARTS or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module 'dubito' has no attribute {name!r}")
+        return import_module(f"dubito.{name}") if name in _PARTS else getattr(import_module("dubito.public"), name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *__all__})
+
+
+sys.modules[__name__].__class__ = _Package

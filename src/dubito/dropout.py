@@ -29,6 +29,7 @@ DROPOUTS: dict[Callable[..., Any], tuple[Kind, bool]] = {  # function -> (kind, 
     torch.dropout: ("element", True),
 }
 LAYERS = (F.linear, F.conv1d, F.conv2d, F.conv3d, F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
+FUSED = {F.scaled_dot_product_attention: 4, F.multi_head_attention_forward: 10}  # where they take their dropout_p
 SELU_FLOOR = -1.7580993408473766  # the value alpha dropout puts in place of a dropped SELU unit
 
 
@@ -68,16 +69,17 @@ class Dropping(TorchFunctionMode):
         if func in LAYERS:
             self.layers += 1
             if self.inputs and self.layers > 1:
-                return func(self._drop(args[0], "element", math.nan), *args[1:], **kwargs)
-        if func is F.scaled_dot_product_attention and kwargs.get("dropout_p", 0.0) > 0:
-            self.fused.append("scaled_dot_product_attention")
+                dropped = self._drop(_given(args, kwargs, "input", 0, None), "element", math.nan)
+                return func(dropped, *args[1:], **{k: v for k, v in kwargs.items() if k != "input"})
+        if func in FUSED and _given(args, kwargs, "dropout_p", FUSED[func], 0.0) > 0:
+            self.fused.append(func.__name__)
         return func(*args, **kwargs)
 
     def _dropout(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         kind, default = DROPOUTS[func]
-        rate = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
-        training = kwargs.get("training", kwargs.get("train", args[2] if len(args) > 2 else default))
-        x = args[0] if args else kwargs["input"]
+        rate = _given(args, kwargs, "p", 1, 0.5)
+        training = _given(args, kwargs, "train" if "train" in kwargs else "training", 2, default)
+        x = _given(args, kwargs, "input", 0, None)
         return self._drop(x, kind, float(rate)) if training and rate > 0 else x
 
     def _drop(self, x: Tensor, kind: Kind, rate: float) -> Tensor:
@@ -90,6 +92,11 @@ class Dropping(TorchFunctionMode):
         mask = self.masks[self.site]
         self.site += 1
         return _alpha(x, mask) if kind.endswith("alpha") else x * mask
+
+
+def _given(args: tuple[Any, ...], kwargs: dict[str, Any], name: str, place: int, default: Any) -> Any:
+    """An argument by name or by place."""
+    return kwargs.get(name, args[place] if len(args) > place else default)
 
 
 def _alpha(x: Tensor, mask: Tensor) -> Tensor:

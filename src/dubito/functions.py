@@ -38,10 +38,12 @@ class Functions(ABC):
 
 
 class WeightFunctions(Functions):
-    """Networks given by stored weight vectors [net | likelihood]."""
+    """Networks given by stored weight vectors [net | likelihood], optionally each under its own dropout masks."""
 
-    def __init__(self, net: Net, noise: Layout, samples: Samples, index: Sequence[int]) -> None:
-        self.net, self.layout, self.samples, self.index = net, noise, samples, list(index)
+    def __init__(
+        self, net: Net, noise: Layout, samples: Samples, index: Sequence[int], masks: Rng | None = None
+    ) -> None:
+        self.net, self.layout, self.samples, self.index, self.masks = net, noise, samples, list(index), masks
         self.n = len(self.index)
 
     def __call__(self, x: Inputs) -> Tensor:
@@ -58,9 +60,9 @@ class WeightFunctions(Functions):
         for start in range(0, self.n, size):
             theta, buffers = self.samples.get(self.index[start : start + size])
             device = self.net.device
-            yield LoadedFunctions(
-                self.net, self.layout, theta.to(device), {n: b.to(device) for n, b in buffers.items()}
-            )
+            at = {n: b.to(device) for n, b in buffers.items()}
+            masks = None if self.masks is None else (self.masks, start)
+            yield LoadedFunctions(self.net, self.layout, theta.to(device), at, masks)
 
 
 class LoadedFunctions(Functions):
@@ -75,10 +77,10 @@ class LoadedFunctions(Functions):
     def __call__(self, x: Inputs) -> Tensor:
         weights = self.theta[:, : self.net.layout.size]
         if self.masks is None:
-            return self.net.many(weights, x, "eval", self.buffers)
+            return self.net.many(weights, x, "eval", self.buffers, timed=True)
         rng, first = self.masks
         drawn = self.net.masks(x, self.n, rng, shared=True, first=first)
-        return self.net.many(weights, x, "dropout", self.buffers, drawn)
+        return self.net.many(weights, x, "dropout", self.buffers, drawn, timed=True)
 
     def noise(self) -> dict[str, Tensor]:
         return self.layout.split(self.theta[:, self.net.layout.size :]) if self.layout.size else {}
@@ -117,7 +119,7 @@ def plan_chunks(functions: Functions, example: Inputs, batch_size: int | None) -
 
 
 def widest(net: Net, example: Inputs) -> int:
-    """Bytes of the largest input plus output of any layer, for one row; wrong inputs are refused here."""
+    """Bytes of the largest input plus output of any layer, for one row; wrong inputs are refused and dropout is found."""
     sizes = [1]
 
     def note(module: torch.nn.Module, args: tuple[object, ...], output: object) -> None:
@@ -128,6 +130,7 @@ def widest(net: Net, example: Inputs) -> int:
     try:
         with torch.no_grad():
             net(net.theta(), example)
+            net.sites(example)
     except (RuntimeError, TypeError, IndexError, ValueError) as error:
         shapes = ", ".join(str(shape) for shape, _ in signature(example))
         raise ValueError(f"the network does not accept rows of shape {shapes}: {str(error).splitlines()[0]}") from error

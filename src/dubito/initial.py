@@ -1,8 +1,8 @@
 """Where members start: the module's own weights, and fresh ones from its initialisers under the seed."""
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -17,43 +17,37 @@ def starting_points(net: Net, members: int, seed: int, init: Initialiser | None)
     """(members, D): the first is the module as given, the others are drawn anew by (seed, member)."""
     rows = [net.theta()]
     for member in range(1, members):
-        values = (
-            _called(init, derive(seed, "init", member))
-            if init
-            else _reset(net.module, derive(seed, "init", member), net)
-        )
+        with isolated(seed, "init", member):
+            values = _called(init, derive(seed, "init", member), net) if init else _reset(net)
         rows.append(net.layout.join({n: values[n].to(rows[0]) for n in net.layout.names}))
     return torch.stack(rows)
 
 
-def _called(init: Initialiser, seed: int) -> Mapping[str, Tensor]:
+def _called(init: Initialiser, seed: int, net: Net) -> Mapping[str, Tensor]:
     made = init(seed)
-    return {n: p.detach() for n, p in made.named_parameters()} if isinstance(made, nn.Module) else made
+    values = {n: p.detach() for n, p in made.named_parameters()} if isinstance(made, nn.Module) else made
+    for name, shape in zip(net.layout.names, net.layout.shapes, strict=True):
+        if name not in values or tuple(values[name].shape) != shape:
+            found = f"one of shape {tuple(values[name].shape)}" if name in values else "none"
+            raise ValueError(f"init= must give a {name!r} of shape {shape} but gave {found}; build the same network")
+    return values
 
 
-def _reset(module: nn.Module, seed: int, net: Net) -> dict[str, Tensor]:
-    if orphans := list(_orphans(module, net)):
-        raise ValueError(
-            f"members start from fresh weights, but {orphans[0]!r} belongs to no module with "
-            "reset_parameters(); give fit(init=...) a function of a seed that builds the network"
-        )
-    fresh = copy.deepcopy(module)
-    with isolated(seed), torch.no_grad():
+def _reset(net: Net) -> dict[str, Tensor]:
+    """Fresh weights from every initialiser, the leaves' first; a weight that none of them writes is an error."""
+    fresh = copy.deepcopy(net.module)
+    with torch.no_grad():
+        for parameter in fresh.parameters():
+            if parameter.is_floating_point():
+                parameter.fill_(torch.nan)
         for part in reversed(list(fresh.modules())):
-            if reset := _initialiser(part):
+            if reset := getattr(part, "reset_parameters", None) or getattr(part, "_reset_parameters", None):
                 reset()
-    return {n: p.detach() for n, p in fresh.named_parameters()}
-
-
-def _initialiser(module: nn.Module) -> Any:
-    return getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
-
-
-def _orphans(module: nn.Module, net: Net) -> Iterator[str]:
-    """Parameters that no initialiser on the way from the root would reset."""
-    named = dict(module.named_modules())
+    values = {n: p.detach() for n, p in fresh.named_parameters()}
     for name in net.layout.names:
-        owners = name.split(".")[:-1]
-        paths = [".".join(owners[:depth]) for depth in range(len(owners), -1, -1)]
-        if not any(_initialiser(named[path]) for path in paths if path in named):
-            yield name
+        if bool(values[name].isnan().any()):
+            raise ValueError(
+                f"members start from fresh weights, but no reset_parameters() writes {name!r}; give fit(init=...) a "
+                "function of a seed that builds the network"
+            )
+    return values

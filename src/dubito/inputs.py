@@ -9,6 +9,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from dubito.rng import isolated_everywhere
+
 Inputs: TypeAlias = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 
 
@@ -58,8 +60,17 @@ def _tensor(value: Any) -> Tensor:
     if isinstance(value, Tensor):
         return value
     if isinstance(value, np.ndarray | np.generic | float | int):
-        return torch.as_tensor(value)
+        return _from_array(np.asarray(value))
     raise ValueError(f"cannot use {type(value).__name__} as data; give tensors or numpy arrays")
+
+
+def _from_array(array: Any) -> Tensor:
+    if array.dtype.kind not in "biufc":
+        raise ValueError(f"cannot use an array of {array.dtype} as data; convert it to numbers first")
+    if array.dtype.kind == "u" and array.dtype.itemsize > 1:  # torch has few operations on these
+        array = array.astype(np.int64)
+    usable = array.flags.writeable and array.dtype.isnative and all(step >= 0 for step in array.strides)
+    return torch.from_numpy(array if usable else np.array(array, dtype=array.dtype.newbyteorder("=")))
 
 
 def move(x: Any, device: torch.device, dtype: torch.dtype) -> Any:
@@ -71,25 +82,34 @@ def check_finite(x: Any, name: str) -> None:
     """Refuse NaN and infinity, naming the first row that has one."""
     for leaf in tree_leaves(plain(x)):
         if leaf.is_floating_point() and not bool(torch.isfinite(leaf).all()):
-            row = (
-                int((~torch.isfinite(leaf)).flatten(1).any(1).nonzero()[0])
-                if leaf.dim() > 1
-                else int((~torch.isfinite(leaf)).nonzero()[0])
-            )
+            row = int((~torch.isfinite(leaf)).reshape(len(leaf), -1).any(1).nonzero()[0]) if leaf.dim() else 0
             raise ValueError(f"{name} holds NaN or infinity, first in row {row}; remove or impute it")
 
 
 def batches(source: Any, size: int) -> Iterator[Any]:
     """Rows in order, as tensors, from tensors, arrays, a Dataset or a DataLoader; labels, if any, are left out."""
-    if isinstance(source, DataLoader):
-        source = DataLoader(source.dataset, size, collate_fn=source.collate_fn, num_workers=source.num_workers)
-    elif isinstance(source, TensorDataset):
+    if isinstance(source, TensorDataset):
         source = source.tensors[0]
-    elif isinstance(source, Dataset):
-        source = DataLoader(source, size)
     if isinstance(source, DataLoader):
-        yield from (item[0] if isinstance(item, tuple | list) else item for item in source)
-        return
-    x = tensors(source)
-    for start in range(0, n_rows(x), size):
-        yield rows(x, slice(start, start + size))
+        yield from _read(source.dataset, size, source.collate_fn, source.num_workers)
+    elif isinstance(source, Dataset):
+        yield from _read(source, size, None, 0)
+    else:
+        x = tensors(source)
+        for start in range(0, n_rows(x), size):
+            yield rows(x, slice(start, start + size))
+
+
+def _read(dataset: Dataset[Any], size: int, collate: Any, workers: int) -> Iterator[Any]:
+    """Batches of a data set; what it draws at random is the same at every pass, so that all draws see the same rows."""
+    loader = DataLoader(dataset, size, collate_fn=collate, num_workers=workers, generator=torch.Generator())
+    items, number = iter(loader), 0
+    while True:
+        with isolated_everywhere("rows", number):
+            item = next(items, None)
+        if item is None:
+            return
+        x = tensors(item[0] if isinstance(item, tuple | list) else item)
+        check_finite(x, "x")
+        yield x
+        number += 1

@@ -2,25 +2,24 @@
 
 import contextlib
 import copy
-import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
-from dubito import runtime
+from dubito import running, runtime
 from dubito.dropout import Dropping, Site, locate, make_masks
 from dubito.inputs import Inputs, arguments, n_rows, plain, rows, signature
 from dubito.layout import Layout
 from dubito.rng import Rng, isolated
 
-Mode: TypeAlias = Literal["eval", "train", "dropout"]  # train: live BatchNorm; dropout: frozen BatchNorm, masks
+Mode: TypeAlias = Literal["eval", "train", "dropout"]  # train: live statistics; dropout: frozen ones, masks
 Buffers: TypeAlias = dict[str, Tensor]
+_OPEN = contextlib.nullcontext()
 
 
 class Net:
@@ -39,8 +38,8 @@ class Net:
         _check_dtypes(free)
         self.layout = Layout.of(free)
         self._slots = _slots(self.module)
-        self._norms = [m for m in self.module.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
-        self._live = _buffer_names(self.module, self._norms)
+        self._norms = running.tracked(self.module)
+        self._live = running.buffer_names(self.module, self._norms)
         self._traces: dict[Any, _Trace] = {}
         self._vectorise: dict[Any, bool] = {}
         self._mode: Mode = "eval"
@@ -68,12 +67,7 @@ class Net:
     @property
     def untouched_norms(self) -> list[str]:
         """Normalisation layers whose running statistics have never seen data."""
-        named = dict(self.module.named_modules())
-        return [
-            name
-            for name, m in named.items()
-            if isinstance(m, _BatchNorm) and m.num_batches_tracked is not None and int(m.num_batches_tracked) == 0
-        ]
+        return running.untouched(self.module)
 
     def theta(self) -> Tensor:
         """The module's own weights as (D,)."""
@@ -85,7 +79,7 @@ class Net:
         return {n: p.detach() for n, p in self.module.named_parameters() if n in self.fixed}
 
     def buffers(self, members: int) -> Buffers:
-        """Running statistics for each member, (members, ...), as the module has them."""
+        """The buffers that move in training for each member, (members, ...), as the module has them."""
         named = dict(self.module.named_buffers())
         return {n: named[n].detach().unsqueeze(0).repeat(members, *(1,) * named[n].dim()) for n in self._live}
 
@@ -122,14 +116,18 @@ class Net:
         buffers: Mapping[str, Tensor] | None = None,
         masks: Sequence[Tensor] | None = None,
     ) -> Tensor:
-        """The outputs (B, ...) of one weight vector (D,); live statistics are updated in `buffers`, in place."""
+        """The outputs (B, ...) of one weight vector (D,); what moves in training is updated in `buffers`, in place."""
         values = self.layout.split(theta)
         tensors = {slot: values[name] for slot, name in self._slots.items() if name in values}
-        tensors.update(buffers or {})
+        held = buffers or (runtime.member(self.buffers(1), 0) if mode == "train" and self._live else {})
+        tensors.update(held)
         args, kwargs = arguments(x)
         self._switch(mode)
-        with self._guards(mode, x, masks):
+        with self._guards(mode, x, masks) if self._needs_guards(masks) else _OPEN:
             outputs = functional_call(self.module, tensors, args, kwargs, tie_weights=False)
+        for name, buffer in held.items():
+            if tensors[name] is not buffer:  # replaced by the module, not updated in place
+                buffer.copy_(tensors[name])
         if not isinstance(outputs, Tensor):
             raise ValueError(
                 f"the network returned {type(outputs).__name__}, not a tensor; wrap it so that forward() "
@@ -144,27 +142,34 @@ class Net:
         mode: Mode = "eval",
         buffers: Mapping[str, Tensor] | None = None,
         masks: Sequence[Tensor] | None = None,
+        *,
+        timed: bool = False,
     ) -> Tensor:
-        """The outputs (S, B, ...) of S weight vectors (S, D)."""
+        """The outputs (S, B, ...) of S weight vectors (S, D); `timed` lets a stopwatch choose between vmap and loop."""
 
         def one(theta: Tensor, buffers: Buffers, masks: list[Tensor]) -> Tensor:
             return self(theta, x, mode, buffers, masks if has_masks else None)
 
         has_masks = masks is not None
         args = (thetas, dict(buffers or {}), list(masks or []))
-        outputs: Tensor = runtime.over_members(one, args, len(thetas), self.vectorises(one, args, x))
+        outputs: Tensor = runtime.over_members(one, args, len(thetas), self.vectorises(one, args, x, mode, timed))
         return outputs
 
-    def vectorises(self, f: Callable[..., Any], args: tuple[Any, ...], x: Inputs) -> bool:
-        """Whether several members of f run side by side (vmap) or one after another."""
-        members = len(args[0])
-        if members == 1:
+    def vectorises(
+        self, f: Callable[..., Any], args: tuple[Any, ...], x: Inputs, mode: Mode, timed: bool = False
+    ) -> bool:
+        """Whether several members of f run side by side (vmap) or one after another: by a rule, or by a stopwatch."""
+        if len(args[0]) == 1:
             return False
-        key = (signature(x), n_rows(x))
+        key = (f.__qualname__, timed, mode, signature(x), n_rows(x))
         if key not in self._vectorise:
+            flops = self.flops(x)
+            measure = timed and self.device.type == "cpu" and flops > runtime.CLEAR_FLOPS
+            worth = measure or runtime.pays_to_vectorise(flops, self.device)
             trial = tree_map(lambda t: t[:2].clone(), args)
-            worth = runtime.pays_to_vectorise(self.flops(x), self.device)
-            self._vectorise[key] = worth and runtime.supports_vmap(f, trial)
+            with isolated("trial"), running.watched(self.module, []):
+                able = worth and runtime.supports_vmap(f, trial)
+            self._vectorise[key] = able and (not measure or runtime.is_faster_vectorised(f, args))
         return self._vectorise[key]
 
     def flops(self, x: Inputs) -> float:
@@ -209,7 +214,7 @@ class Net:
         recorder = Dropping(None, inputs, record)
         args, kwargs = arguments(x)
         self._switch("dropout")
-        with torch.no_grad(), isolated("trace"), recorder:
+        with torch.no_grad(), isolated("trace"), running.watched(self.module, self._live), recorder:
             self.module(*args, **kwargs)
         return record, recorder.fused
 
@@ -218,14 +223,18 @@ class Net:
         with contextlib.ExitStack() as stack:
             if self._has_attention:
                 stack.enter_context(_no_fast_path())
-            if masks is not None or self._may_drop(mode):
+            if masks is not None or self._may_drop:
                 inputs = masks is not None and self._trace(x).inputs
                 stack.enter_context(Dropping(masks, inputs))
             yield
 
-    def _may_drop(self, mode: Mode) -> bool:
-        """Whether a call without masks could still drop: in training mode, or by a functional call left on."""
-        return mode != "eval" or any(trace.sites for trace in self._traces.values()) or not self._traces
+    def _needs_guards(self, masks: Sequence[Tensor] | None) -> bool:
+        return masks is not None or self._may_drop or self._has_attention
+
+    @property
+    def _may_drop(self) -> bool:
+        """Whether a call without masks could still drop: until a trace has shown that it cannot."""
+        return not self._traces or any(trace.sites for trace in self._traces.values())
 
     def _switch(self, mode: Mode) -> None:
         if mode == self._mode:
@@ -253,9 +262,7 @@ def _no_fast_path() -> Iterator[None]:
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="There is a performance drop")
-            yield
+        yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
 
@@ -288,17 +295,6 @@ def _slots(module: nn.Module) -> dict[str, str]:
         for key, p in sub._parameters.items()
         if p is not None
     }
-
-
-def _buffer_names(module: nn.Module, owners: Sequence[nn.Module]) -> list[str]:
-    ids = {id(owner) for owner in owners}
-    return [
-        f"{prefix}.{key}" if prefix else key
-        for prefix, sub in module.named_modules()
-        if id(sub) in ids
-        for key, b in sub._buffers.items()
-        if b is not None
-    ]
 
 
 def _fused_rate(module: nn.Module) -> float:

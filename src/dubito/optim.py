@@ -48,7 +48,7 @@ class Optimised:
 
     def optim_init(self, theta: Tensor) -> OptimState:
         """Zero moments for theta."""
-        second = torch.zeros_like(theta) if self.optimiser == "adam" else theta.new_zeros(0)
+        second = torch.zeros_like(theta) if self.optimiser == "adam" else theta.new_zeros(len(theta), 0)
         return OptimState(torch.zeros_like(theta), second)
 
     def descend_(self, theta: Tensor, grad: Tensor, state: OptimState, step: int, steps: int) -> None:

@@ -221,6 +221,9 @@ def _plain(value: Any, where: str) -> Any:
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if isinstance(value, Mapping):
+        for key in value:
+            if str(key).startswith("$"):
+                raise ValueError(f"the key {key!r} in {where} is reserved; begin it with something other than '$'.")
         return {str(key): _plain(item, f"{where}.{key}") for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item, where) for item in value]

@@ -6,17 +6,18 @@ can be spread over machines without changing a number, and the global generator 
 
 import contextlib
 import hashlib
+import os
+import random
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
-BLOCK = (
-    1 << 17
-)  # normals per generator on the CPU: large enough to hide the seeding, small enough to share out to threads
+BLOCK = 1 << 17  # normals per generator on the CPU: hides the seeding, and can be shared out to threads
 
 
 def derive(*key: int | str) -> int:
@@ -35,13 +36,33 @@ def isolated(*key: int | str) -> Iterator[None]:
     """Run code that can only use the global generator: seeded by the key inside, untouched outside."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(derive(*key))
+        torch.default_generator.manual_seed(derive(*key))
+        if devices:  # torch.manual_seed would also leave a seed behind for a CUDA that starts later
+            torch.cuda.manual_seed_all(derive(*key))
         yield
+
+
+@contextlib.contextmanager
+def isolated_everywhere(*key: int | str) -> Iterator[None]:
+    """`isolated` for users' data sets, which may also draw from the generators of Python and numpy."""
+    python, array = random.getstate(), np.random.get_state()
+    random.seed(derive(*key))
+    np.random.seed(derive(*key) % (1 << 32))
+    try:
+        with isolated(*key):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(array)
 
 
 @cache
 def _pool(workers: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(workers, thread_name_prefix="dubito-noise")
+
+
+if hasattr(os, "register_at_fork"):  # a forked process inherits the pool without its threads
+    os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 @dataclass(frozen=True)

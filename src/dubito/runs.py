@@ -10,6 +10,8 @@ from dubito.config import difference
 from dubito.posteriors.files import make_folder, write_atomically
 from dubito.posteriors.storage import Damaged
 
+NOTES = ("fit.toml", "data.json")  # how the command line was asked, written before the run so that none is without
+
 
 class RunFolder:
     """`run.json` (settings and status), `history.jsonl`, `checkpoint.safetensors` and the posterior."""
@@ -66,7 +68,7 @@ class RunFolder:
 
     def _read(self) -> dict[str, Any] | None:
         if not self._run.exists():
-            if any(self.path.iterdir()):
+            if any(found.name not in NOTES for found in self.path.iterdir()):
                 raise ValueError(f"{self.path} is not empty and holds no run; choose an empty or a new folder")
             return None
         try:

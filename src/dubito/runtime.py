@@ -3,6 +3,8 @@
 Methods never ask; the identity by default.
 """
 
+import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +12,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-CPU_FLOPS = 8e6  # per member and call: above this the members' own kernels fill the cores and vmap only adds traffic
+CPU_FLOPS = 2e7  # per member and call: above this the members' own kernels fill the cores and vmap only adds traffic
+CLEAR_FLOPS = 2e6  # below this vmap wins by so much that no probe is needed
+PROBED = 8  # members in a timed probe
 
 
 def pick_device(device: str | torch.device) -> torch.device:
@@ -34,7 +38,7 @@ def pays_to_vectorise(flops: float, device: torch.device) -> bool:
 def supports_vmap(f: Callable[..., Any], args: tuple[Any, ...]) -> bool:
     """Whether f has a batching rule throughout (LSTM and GRU have none), found by trying it."""
     try:
-        torch.func.vmap(f, randomness="different")(*args)
+        _vmapped(f, args)
     except (RuntimeError, NotImplementedError, ValueError):
         return False
     return True
@@ -43,8 +47,26 @@ def supports_vmap(f: Callable[..., Any], args: tuple[Any, ...]) -> bool:
 def over_members(f: Callable[..., Any], args: tuple[Any, ...], members: int, vectorise: bool) -> Any:
     """Apply f to each member of stacked arguments and stack the results; the numbers are the same either way."""
     if vectorise and members > 1:
-        return torch.func.vmap(f, randomness="different")(*args)
+        return _vmapped(f, args)
     return stack([f(*member(args, i)) for i in range(members)])
+
+
+def is_faster_vectorised(f: Callable[..., Any], args: tuple[Any, ...]) -> bool:
+    """A short timed probe of vmap against a loop, on a few members."""
+    few = tree_map(lambda t: t[:PROBED], args)
+    members = len(few[0])
+    seconds = {True: float("inf"), False: float("inf")}
+    for vectorise in (True, False, True, False):
+        start = time.perf_counter()
+        over_members(f, few, members, vectorise)
+        seconds[vectorise] = min(seconds[vectorise], time.perf_counter() - start)
+    return seconds[True] < seconds[False]
+
+
+def _vmapped(f: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    with warnings.catch_warnings():  # fused attention runs member by member inside vmap: no loss against a loop
+        warnings.filterwarnings("ignore", message="There is a performance drop")
+        return torch.func.vmap(f, randomness="different")(*args)
 
 
 def member(args: Any, index: int) -> Any:

@@ -44,7 +44,7 @@ class FlatPrior:
         self.others = [
             (layout.spans[n], p) for n, p in assigned.items() if isinstance(p, Prior) and type(p) is not Normal
         ]
-        mean, precision = torch.zeros(layout.size), torch.zeros(layout.size)
+        mean, precision = torch.zeros(2, layout.size, dtype=torch.float64)
         log_norm = 0.0
         for name, prior in assigned.items():
             if type(prior) is Normal:
@@ -53,11 +53,12 @@ class FlatPrior:
                 log_norm += (span.stop - span.start) * float(
                     prior.log_prob(torch.tensor(prior.mean, dtype=torch.float64))
                 )
-        self.mean, self.precision, self.log_norm = _short(mean, like), _short(precision, like), log_norm
+        self.mean = _short(mean, like) if mean.any() else None
+        self.precision, self.log_norm = _short(precision, like), log_norm
 
     def value_and_grad(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """log p(theta), (S,), and its gradient, (S, D)."""
-        centred = theta if not self.mean.dim() and not self.mean.any() else theta - self.mean
+        centred = theta if self.mean is None else theta - self.mean
         grad = centred * -self.precision
         value = 0.5 * torch.einsum("sd,sd->s", grad, centred) + self.log_norm
         for span, prior in self.others:
@@ -163,7 +164,7 @@ class Target:
         has_masks = masks is not None
         weight = [] if batch.weight is None else [batch.weight.expand(len(theta), -1)]
         rest: tuple[Any, ...] = (buffers, masks or [], weight)
-        if self.net.vectorises(mean_log_lik, (theta, *rest), batch.x):
+        if self.net.vectorises(mean_log_lik, (theta, *rest), batch.x, mode):
             return _grad(lambda t: runtime.over_members(mean_log_lik, (t, *rest), len(theta), True), theta)
         rows = [_grad(lambda t, s=s: mean_log_lik(t, *runtime.member(rest, s)), theta[s]) for s in range(len(theta))]
         values, grads = zip(*rows, strict=True)

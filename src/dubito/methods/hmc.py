@@ -15,7 +15,7 @@ from torch import Tensor
 from dubito.methods.base import Sampler, Tick, check_count, check_positive, info
 from dubito.target import Batch, Parts, Target
 
-JITTER = 0.2  # relative half-width of the step size's jitter
+JITTER = 0.5  # relative half-width of the step size's jitter: wide, as some direction always meets its half period
 SHRINKAGE, OFFSET, DECAY = 0.05, 10.0, 0.75  # dual averaging's gamma, t0 and kappa, as in the paper
 
 
@@ -78,7 +78,7 @@ class HMC(Sampler[HMCState]):
         momentum = tick.rng.normal_(torch.empty_like(state.theta), "momentum")
         energy = self._log_joint(state.parts, momentum, target)
         theta, parts, grad, momentum = self._trajectory(state, size, momentum, batch, target)
-        change = self._log_joint(parts, momentum, target) - energy
+        change = (self._log_joint(parts, momentum, target) - energy).to(theta.dtype)
         accept = change.clamp_max(0).exp().nan_to_num(0.0)
         taken = tick.rng.uniform((len(theta),), "accept", theta) < accept
         self._keep(state, taken, theta, parts, grad)
@@ -101,7 +101,7 @@ class HMC(Sampler[HMCState]):
     def _log_joint(self, parts: Parts, momentum: Tensor, target: Target) -> Tensor:
         """log p(theta | D) - |momentum|^2 / 2, in double precision: differences of large numbers decide."""
         log_prob = (target.n_data * parts.log_lik.double() + parts.log_prior.double()) / target.temperature
-        return (log_prob - momentum.double().square().sum(1) / 2).to(momentum.dtype)
+        return log_prob - momentum.double().square().sum(1) / 2
 
     def _place(self, state: HMCState, parts: Parts, grad: Tensor) -> None:
         state.parts.log_lik.copy_(parts.log_lik)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dubito.functions import Functions, LoadedFunctions
+from dubito.functions import Functions, WeightFunctions
 from dubito.layout import Layout
 from dubito.likelihoods import Likelihood
 from dubito.net import Net
@@ -37,11 +37,9 @@ class DropoutPosterior(Posterior):
         return cls(net, likelihood, MemorySamples(theta.detach().clone().unsqueeze(0), copies))
 
     def draw(self, n: int, seed: int = 0) -> Functions:
-        theta, buffers = self.samples.get([i % len(self) for i in range(n)])
-        device = self.net.device
         noise = Layout.of(self.likelihood.parameters())
-        at = {name: b.to(device) for name, b in buffers.items()}
-        return LoadedFunctions(self.net, noise, theta.to(device), at, (Rng(seed).child("masks"), 0))
+        index = [i % len(self) for i in range(n)]
+        return WeightFunctions(self.net, noise, self.samples, index, Rng(seed).child("masks"))
 
     def mean_network(self) -> nn.Module:
         """The weight-scaling rule: the network with dropout off."""

@@ -33,6 +33,7 @@ _DRAW: dict[str, Draw] = {
 _SIZES = {"field": ((4.7, 3.7), (2.9, 2.7)), "reliability": ((4.6, 4.3), (3.0, 3.2))}
 _USUAL = ((6.6, 3.4), (3.3, 2.3))
 _TITLE, _KEY = 0.2, 0.2  # inches of one line of the title and of the legend
+_SCREEN = 1.45  # pixels on the page for a point on paper: small print becomes as large as the page's own
 
 
 def render(figure: Figure, palette: Palette, kind: Literal["svg", "png"], titled: bool) -> bytes:
@@ -51,7 +52,9 @@ def inline_svg(figure: Figure, palette: Palette, prefix: str) -> str:
     """An SVG to stand inside a page: the page's font, its colours in light and dark, ids that begin with `prefix`."""
     text = render(figure, palette, "svg", titled=False).decode()
     text = text[text.index("<svg") :]
-    text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", text)
+    used = set(re.findall(r'(?:url\(|href=")#([^")]+)', text))
+    text = re.sub(r' id="([^"]+)"', lambda m: f' id="{prefix}-{m[1]}"' if m[1] in used else "", text)
+    text = re.sub(r'(url\(|href=")#', rf"\g<1>#{prefix}-", text)
     for colour in DARK:
         text = text.replace(colour, f"var({css_variable(colour)})")
     text = text.replace("'DejaVu Sans'", "var(--font)")
@@ -158,7 +161,7 @@ def _opening(title: str) -> Callable[[re.Match[str]], str]:
     label = title.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
 
     def opening(match: re.Match[str]) -> str:
-        width = match.group(1).split()[2]
+        width = round(_SCREEN * float(match.group(1).split()[2]))
         links = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
         return f'<svg {links} role="img" aria-label="{label}" style="max-width:{width}px" viewBox="{match.group(1)}">'
 

@@ -63,7 +63,7 @@ def _shades(*colours: str) -> "Colormap":
 
 
 def draw_reliability(axes: "Axes", panel: Panel, figure: Figure, palette: Palette) -> None:
-    """Accuracy over confidence, larger dots for fuller bins, and below it where the confidences lie."""
+    """Accuracy over confidence, larger dots for fuller bins, and below it each bin's share of the predictions."""
     axes.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle=DASHES, zorder=1)
     strip = axes.inset_axes((0, -0.2, 1, 0.15), sharex=axes)
     groups = panel.data["series"]
@@ -76,8 +76,8 @@ def draw_reliability(axes: "Axes", panel: Panel, figure: Figure, palette: Palett
         axes.plot(x[filled], y[filled], color=colour, linewidth=1.6, label=legend_label(series), zorder=2)
         sizes = 10 + 60 * np.sqrt(share[filled])
         axes.scatter(x[filled], y[filled], sizes, color=colour, edgecolors=RIM, linewidths=0.8, zorder=3, clip_on=False)
-        width = 0.7 / len(share) / len(groups)
-        strip.bar(_bin_centres(len(share)) + (i - (len(groups) - 1) / 2) * width, share, width, color=colour)
+        beside = 0.009 * (i - (len(groups) - 1) / 2)  # so that methods of equal confidence do not hide each other
+        strip.vlines(x[filled] + beside, 0, share[filled], color=colour, linewidth=3)
     _finish_reliability(axes, strip)
 
 
@@ -90,10 +90,6 @@ def _finish_reliability(axes: "Axes", strip: "Axes") -> None:
     strip.set_yticks([])
     strip.grid(False)
     strip.set_xlabel("confidence")
-
-
-def _bin_centres(bins: int) -> "np.ndarray[Any, Any]":
-    return (np.arange(bins) + 0.5) / bins
 
 
 def draw_images(canvas: "Canvas", figure: Figure, top: float) -> None:

@@ -1,0 +1,248 @@
+"""The commands and their options; each imports what it needs when it runs, so that --help answers at once."""
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from dubito import __version__
+from dubito.cli.guard import Guard
+
+if TYPE_CHECKING:
+    from dubito.cli.settings import DataSettings
+    from dubito.posteriors.base import Posterior
+
+app = typer.Typer(
+    cls=Guard,
+    help="Networks that know when they do not know.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Folder = Annotated[Path, typer.Argument(help="Folder of a run of dubito fit.")]
+Source = Annotated[str, typer.Option("--data", help="A .csv or .npz file, or the name of a set (see dubito data).")]
+Part = Annotated[Literal["train", "test"], typer.Option(help="Which part of a named set.")]
+Split = Annotated[int | None, typer.Option(help="Which standard split of a UCI set.")]
+Draws = Annotated[int, typer.Option(help="Networks to average over.")]
+Seed = Annotated[int, typer.Option(help="Which of them.")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only errors.")]
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"dubito {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
+) -> None:
+    """Networks that know when they do not know."""
+
+
+@app.command()
+def fit(
+    config: Annotated[Path | None, typer.Option(help="Settings as TOML; flags override them.")] = None,
+    folder: Annotated[str | None, typer.Option(help="Where the run is kept; the same again resumes it.")] = None,
+    data: Annotated[str | None, typer.Option(help="A .csv or .npz file, or a named set (see dubito data).")] = None,
+    target: Annotated[str | None, typer.Option(help="CSV column to predict [default: the last].")] = None,
+    split: Split = None,
+    validation: Annotated[float | None, typer.Option(help="Share of the rows held out.")] = None,
+    standardise: Annotated[bool | None, typer.Option(help="[default: tables yes, images no]")] = None,
+    net: Annotated[str | None, typer.Option(help="A name of dubito.nn, or package.module:factory.")] = None,
+    net_args: Annotated[str | None, typer.Option(help="Its arguments as JSON.")] = None,
+    method: Annotated[str | None, typer.Option(help="How to infer (see dubito methods).")] = None,
+    likelihood: Annotated[str | None, typer.Option(help="[default: by the type of the target]")] = None,
+    prior: Annotated[str | None, typer.Option(help="[default: fan_in]")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="name=value of the method; prior.name=, likelihood.name=.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Updates, burn-in included.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Instead of steps.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="[default: 100, or all rows if fewer]")] = None,
+    members: Annotated[int | None, typer.Option(help="Chains or networks [default: the method's own].")] = None,
+    patience: Annotated[int | None, typer.Option(help="Stop after so many checks without progress.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="[default: 1]")] = None,
+    seed: Annotated[int | None, typer.Option(help="[default: 0]")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda [default: auto].")] = None,
+    checkpoint_every: Annotated[int | None, typer.Option(help="Steps [default: every half minute].")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Fit a posterior and keep it in a folder; the same call again resumes or extends the run."""
+    from dubito.cli import fitting, settings
+
+    document = {} if config is None else settings.read(config)
+    chosen = {"data": data, "net": net, "method": method, "likelihood": likelihood, "prior": prior}
+    for table, name in chosen.items():
+        settings.choose(document, table, name)
+    flags: dict[str, Any] = {
+        "data.target": target,
+        "data.split": split,
+        "data.standardise": standardise,
+        "net.arguments": None if net_args is None else _json(net_args),
+        "folder": folder,
+        "steps": steps,
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "members": members,
+        "validation": validation,
+        "patience": patience,
+        "temperature": temperature,
+        "seed": seed,
+        "device": device,
+        "checkpoint_every": checkpoint_every,
+    }
+    settings.override(document, flags)
+    for assignment in set_ or ():
+        settings.assign(document, assignment)
+    asked = settings.parse(document)
+    began = time.monotonic()
+    posterior = fitting.fit(asked, progress=not quiet)
+    if not quiet:
+        _print_fit(posterior, asked.run.folder, time.monotonic() - began)
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"--net-args is no JSON ({error}); write it like '{{\"sizes\": [4, 50, 3]}}'") from error
+
+
+def _print_fit(posterior: "Posterior", folder: str, seconds: float) -> None:
+    """What was made, how it went, and what to do with it; lines to copy are not broken."""
+    from rich.console import Console
+
+    from dubito.cli.reporting import last_table
+    from dubito.report.terminal import print_table
+
+    console = Console()
+    console.print(repr(posterior).strip("<>"), style="bold", markup=False, highlight=False, soft_wrap=True)
+    for table in last_table(Path(folder)):
+        print_table(table, console)
+    following = f"dubito predict {folder} --data NEW --out predictions.csv"
+    kept = f"kept in {folder} after {seconds:.1f} s; next: {following}"
+    console.print(kept, markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def predict(
+    folder: Folder,
+    data: Source,
+    out: Annotated[Path, typer.Option(help="Where predictions go: a .csv or an .npz file.")],
+    draws: Draws = 100,
+    seed: Seed = 0,
+    part: Part = "test",
+    split: Split = None,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Predict new rows: probabilities or means, and every uncertainty."""
+    from dubito.cli import predicting
+
+    predicting.check_out(out)
+    run = predicting.open_run(folder, device)
+    found = predicting.predict(run, _source(data, split), part, draws, seed, progress=not quiet)
+    rows = predicting.write(out, predicting.arrays(run, found.prediction))
+    if not quiet:
+        print(f"{out}: {rows:,} rows, {found.prediction.n_draws:,} networks averaged")
+
+
+@app.command()
+def evaluate(
+    folder: Folder,
+    data: Source,
+    draws: Draws = 100,
+    seed: Seed = 0,
+    part: Part = "test",
+    split: Split = None,
+    device: Device = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+) -> None:
+    """Score a run on rows whose targets are known."""
+    from dubito.cli import predicting, reporting
+    from dubito.report import print_result
+    from dubito.results import Result
+
+    run = predicting.open_run(folder, device)
+    found = predicting.predict(run, _source(data, split), part, draws, seed, progress=not quiet)
+    scores = predicting.scores(run, found, data)
+    if as_json:
+        print(json.dumps({**scores, "rows": len(found.prediction), "networks": found.prediction.n_draws}))
+    else:
+        title = repr(run.posterior).strip("<>")
+        print_result(Result("evaluation", title, tables=[reporting.scores_table(scores, data, found)]))
+
+
+@app.command()
+def report(
+    paths: Annotated[list[Path], typer.Argument(help="Runs, results (.json) or folders of results.")],
+    out: Annotated[Path, typer.Option(help="The page.")] = Path("report.html"),
+    data: Annotated[str | None, typer.Option(help="Rows to score runs on: a file, or a named set's test part.")] = None,
+    split: Split = None,
+    draws: Draws = 100,
+    seed: Seed = 0,
+    device: Device = "auto",
+    title: Annotated[str, typer.Option(help="Headline of the page.")] = "Report",
+) -> None:
+    """Write one self-contained page from results and runs."""
+    from dubito.cli import reporting
+    from dubito.report import write_html
+
+    source = None if data is None else _source(data, split)
+    results = reporting.collect(paths, source, draws, seed, device)
+    print(f"wrote {write_html(results, out, title)}")
+
+
+@app.command()
+def methods(name: Annotated[str | None, typer.Argument(help="One of them, in detail.")] = None) -> None:
+    """List the methods, or the settings of one."""
+    from dubito.cli import listing
+    from dubito.report import print_result
+
+    print_result(listing.methods_result() if name is None else listing.method_result(name))
+
+
+@app.command("data")
+def data_sets() -> None:
+    """List the named data sets and which of them are here."""
+    from dubito.cli import listing
+    from dubito.report import print_result
+
+    print_result(listing.data_result())
+
+
+@app.command()
+def study(
+    name: Annotated[str | None, typer.Argument(help="Which one; without it, they are listed.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="The smallest version that runs every line.")] = False,
+    device: Device = "auto",
+    seed: Annotated[int, typer.Option(help="Of the data and the chains.")] = 0,
+    folder: Annotated[Path, typer.Option(help="Where results and figures go.")] = Path("results"),
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")] = False,
+) -> None:
+    """Run a published experiment again: published figures beside measured ones."""
+    from dubito import studies
+    from dubito.cli import listing
+    from dubito.report import print_result
+
+    if name is None:
+        print_result(listing.studies_result())
+    else:
+        studies.run(name, quick=quick, device=device, folder=folder, seed=seed, progress=not quiet)
+
+
+def _source(data: str, split: int | None) -> "DataSettings":
+    from dubito.cli.settings import DataSettings
+
+    return DataSettings(source=data, split=split)

@@ -1,0 +1,99 @@
+"""`dubito fit`: settings in, a run folder out that `dubito predict` can use in another process."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+import dubito
+from dubito.cli import nets, rows
+from dubito.cli.settings import FitSettings
+from dubito.posteriors.base import Posterior
+from dubito.posteriors.files import make_folder, write_atomically
+
+CONFIG = "fit.toml"
+
+
+class Prepared(NamedTuple):
+    """What `dubito.fit` is given, and how the rows were encoded."""
+
+    net: nn.Module
+    train: tuple[Tensor, Tensor]
+    validation: tuple[Tensor, Tensor] | None
+    encoding: rows.Encoding
+
+
+def fit(settings: FitSettings, progress: bool) -> Posterior:
+    """Run or resume; the folder says by `fit.toml` how to repeat it."""
+    prepared = prepare(settings)
+    folder = make_folder(settings.run.folder)
+    if not (folder / "run.json").exists():
+        _note(settings, prepared, folder)
+    try:
+        posterior = _run(settings, prepared, progress)
+    except dubito.Interrupted as stopped:
+        _note(settings, prepared, folder)
+        reached = str(stopped).partition(";")[0]
+        raise KeyboardInterrupt(f"{reached}; to go on: dubito fit --config {folder / CONFIG}") from stopped
+    _note(settings, prepared, folder)
+    return posterior
+
+
+def _note(settings: FitSettings, prepared: Prepared, folder: Path) -> None:
+    """Before a new run, so that even a killed one can be repeated; after an old one was found to be the same."""
+    standardised = prepared.encoding.x_mean is not None
+    write_atomically(folder / CONFIG, settings.toml(folder, standardised).encode())
+    prepared.encoding.save(folder)
+
+
+def _run(settings: FitSettings, prepared: Prepared, progress: bool) -> Posterior:
+    run = settings.run
+    return dubito.fit(
+        prepared.net,
+        prepared.train,
+        settings.method,
+        likelihood=settings.likelihood,
+        prior=settings.prior,
+        steps=run.steps,
+        epochs=run.epochs,
+        batch_size=run.batch_size,
+        members=run.members,
+        validation=prepared.validation,
+        patience=run.patience,
+        temperature=run.temperature,
+        seed=run.seed,
+        device=run.device,
+        folder=run.folder,
+        checkpoint_every=run.checkpoint_every,
+        progress=progress,
+    )
+
+
+def prepare(settings: FitSettings) -> Prepared:
+    """Read, split and encode the rows, and make the network."""
+    source = settings.data.source
+    whole = rows.open_rows(settings.data, "train")
+    if whole.y is None:
+        raise ValueError(f"{source} has no targets to learn from; add an array y")
+    net = nets.build(settings.net, settings.run.seed)
+    held = _held_out(len(whole.x), settings.run.validation, settings.run.seed)
+    train = rows.Rows(whole.x[~held], whole.y[~held], whole.table)
+    encoding = rows.learn(train, settings.data.standardise, flatten=settings.net.name == "mlp")
+    x = encoding.inputs(whole.x, source)
+    made = nets.outputs(net, settings.net.name, x)
+    encoding = rows.learn_targets(encoding, whole.y[~held], made, settings.likelihood)
+    y = encoding.targets(whole.y, source)
+    validation = (x[held], y[held]) if settings.run.validation else None
+    return Prepared(net, (x[~held], y[~held]), validation, encoding)
+
+
+def _held_out(n: int, share: float | None, seed: int) -> Tensor:
+    """Which rows are kept for validation: the same for the same seed."""
+    held = torch.zeros(n, dtype=torch.bool)
+    if share is not None:
+        count = round(share * n)
+        if not 0 < count < n:
+            raise ValueError(f"validation={share} of {n} rows leaves {count} for validation; choose another share")
+        held[torch.randperm(n, generator=torch.Generator().manual_seed(seed))[:count]] = True
+    return held

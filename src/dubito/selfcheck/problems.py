@@ -1,0 +1,276 @@
+"""Small models whose answers are known, written out in double precision and apart from the code they check."""
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dubito.likelihoods import Bernoulli, Gaussian, Likelihood
+from dubito.priors import Normal
+
+RATE = 0.2  # of dropout, where the method drops
+HIDDEN = 3  # units of the one-hidden-layer net
+NODES, REACH = 401, 8.0  # of the quadrature along each axis, and how many standard deviations it reaches
+NEWTON_STEPS = 30
+
+Formula = Callable[[Tensor, Tensor, Tensor], Tensor]  # theta (D,), x (N, d), what each unit is multiplied by -> (N,)
+
+
+class Masked(NamedTuple):
+    """Every dropout mask there is, (masks, units), and its probability."""
+
+    keep: Tensor
+    weight: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A network, its data and the formula it computes; `noise` is the standard deviation of y, None for labels."""
+
+    name: str
+    title: str
+    net: nn.Module
+    dropping: nn.Module  # the network MC dropout gets
+    formula: Formula
+    units: int  # on which dropout acts
+    x: Tensor
+    y: Tensor
+    grid: Tensor  # inputs at which predictions are compared
+    prior: Normal
+    noise: float | None = None
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """What `fit` is given."""
+        return Bernoulli() if self.noise is None else Gaussian(std=self.noise)
+
+    @property
+    def size(self) -> int:
+        """The number of weights."""
+        return sum(p.numel() for p in self.net.parameters())
+
+    def log_joint(self, theta: Tensor, rate: float = 0.0) -> Tensor:
+        """log p(theta, D) up to a constant, the log-likelihood averaged over all dropout masks of that rate."""
+        outputs, weight = self.outputs(theta, self.x, rate)
+        y = self.y.double()
+        if self.noise is None:
+            log_lik = F.logsigmoid((2 * y - 1) * outputs)
+        else:
+            log_lik = -0.5 * ((y - outputs) / self.noise).square()
+        return weight @ log_lik.sum(1) - 0.5 * (theta / self.prior.std).square().sum()
+
+    def outputs(self, theta: Tensor, x: Tensor, rate: float = 0.0) -> tuple[Tensor, Tensor]:
+        """The outputs (masks, N) under every mask, and the masks' probabilities."""
+        keep, weight = masks(self.units, rate)
+        rows: Tensor = torch.vmap(lambda k: self.formula(theta, x.double(), k))(keep)
+        return rows, weight
+
+    def predicted(self, theta: Tensor, rate: float = 0.0) -> tuple[Tensor, Tensor]:
+        """Mean and variance over masks, (grid,) each, of the predicted mean or of the probability of label 1."""
+        outputs, weight = self.outputs(theta, self.grid, rate)
+        values = outputs.sigmoid() if self.noise is None else outputs
+        mean = weight @ values
+        return mean, weight @ (values - mean).square()
+
+    def curvature(self, theta: Tensor, rate: float = 0.0) -> Tensor:
+        """Minus the Hessian of `log_joint`, (D, D)."""
+        hessian: Tensor = torch.func.hessian(lambda t: self.log_joint(t, rate))(theta)
+        return -hessian
+
+    def newton(self, theta: Tensor, rate: float = 0.0) -> Tensor:
+        """The step from theta to the mode of the quadratic fitted there, (D,)."""
+        slope: Tensor = torch.func.grad(lambda t: self.log_joint(t, rate))(theta)
+        return torch.linalg.solve(self.curvature(theta, rate), slope)
+
+    def gap(self, theta: Tensor, rate: float = 0.0) -> Tensor:
+        """How far theta (D,) lies from the mode nearby, in standard deviations there; infinite at a saddle."""
+        curvature = self.curvature(theta, rate)
+        if float(torch.linalg.eigvalsh(curvature)[0]) <= 0:
+            return torch.full_like(theta, torch.inf)
+        return self.newton(theta, rate).abs() / torch.linalg.inv(curvature).diagonal().sqrt()
+
+    def mode(self, rate: float = 0.0) -> Tensor:
+        """The mode of a log-concave problem, by Newton's method from zero."""
+        theta = torch.zeros(self.size, dtype=torch.float64)
+        for _ in range(NEWTON_STEPS):
+            theta = theta + self.newton(theta, rate)
+        return theta
+
+
+class Reference(NamedTuple):
+    """The known answer: moments of the weights where they mean something, predictions, and the extreme curvatures."""
+
+    low: float
+    high: float
+    mean: Tensor | None = None
+    variance: Tensor | None = None
+    mean_field: Tensor | None = None  # the variances of the best factorised Gaussian
+    probs: Tensor | None = None  # (grid, 2)
+    doubt: str = ""  # why it is not to be trusted
+
+
+def masks(units: int, rate: float) -> Masked:
+    """All on/off patterns scaled by 1 / (1 - rate); at rate 0 the one that keeps everything."""
+    if rate == 0:
+        return Masked(torch.ones(1, units, dtype=torch.float64), torch.ones(1, dtype=torch.float64))
+    on = torch.tensor(list(itertools.product([0.0, 1.0], repeat=units)), dtype=torch.float64)
+    kept = on.sum(1)
+    return Masked(on / (1 - rate), (1 - rate) ** kept * rate ** (units - kept))
+
+
+def linear(bias: bool) -> Problem:
+    """y = x w (+ b) + noise under a normal prior: the posterior is normal in closed form."""
+    d, n, noise = 3, 20, 1.0
+    source = _source("linear")
+    x = _correlated(n, d, source)
+    theta = torch.tensor([0.6, -0.4, 0.3, 0.5][: d + bias], dtype=torch.float64)
+    formula = _linear_formula(d)
+    y = formula(theta, x.double(), torch.ones(d, dtype=torch.float64)) + noise * _normal((n,), source)
+    net = _seeded(lambda: nn.Linear(d, 1, bias=bias))
+    return Problem(
+        name="linear" if not bias else "linear-bias",
+        title=f"Linear-Gaussian model, {d + bias} weights{' with bias' if bias else ''}: closed form",
+        net=net,
+        dropping=nn.Sequential(nn.Dropout(RATE), net),
+        formula=formula,
+        units=d,
+        x=x,
+        y=y.float(),
+        grid=_correlated(50, d, source),
+        prior=Normal(std=0.5),
+        noise=noise,
+    )
+
+
+def logistic() -> Problem:
+    """Two weights and labels: the posterior by quadrature."""
+    n, source = 40, _source("logistic")
+    x = _correlated(n, 2, source)
+    formula = _linear_formula(2)
+    logits = formula(torch.tensor([1.5, -1.0], dtype=torch.float64), x.double(), torch.ones(2, dtype=torch.float64))
+    net = _seeded(lambda: nn.Linear(2, 1, bias=False))
+    return Problem(
+        name="logistic",
+        title="Logistic regression, 2 weights: quadrature",
+        net=net,
+        dropping=nn.Sequential(nn.Dropout(RATE), net),
+        formula=formula,
+        units=2,
+        x=x,
+        y=_labels(logits, source),
+        grid=_square(),
+        prior=Normal(std=1.0),
+    )
+
+
+def tiny_net() -> Problem:
+    """One hidden layer: no closed form, several equivalent modes, compared in the space of predictions."""
+    n, source = 30, _source("net")
+    x = _normal((n, 2), source).float()
+    logits = 2 * (x[:, 0] * x[:, 1]).double() + x[:, 0].double()
+    net = _seeded(lambda: nn.Sequential(nn.Linear(2, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, 1)))
+    return Problem(
+        name="net",
+        title=f"One-hidden-layer net 2-{HIDDEN}-1, {sum(p.numel() for p in net.parameters())} weights: long HMC run",
+        net=net,
+        dropping=net,
+        formula=_net_formula,
+        units=HIDDEN,
+        x=x,
+        y=_labels(logits, source),
+        grid=_square(),
+        prior=Normal(std=1.0),
+    )
+
+
+def closed_form(problem: Problem) -> Reference:
+    """The posterior N(mean, precision^-1) of a linear-Gaussian model: precision = A'A / noise^2 + I / prior^2."""
+    noise = problem.noise or 1.0
+    inputs = problem.x.double()
+    design = inputs if problem.size == inputs.shape[1] else torch.cat([inputs, torch.ones_like(inputs[:, :1])], 1)
+    precision = design.T @ design / noise**2 + torch.eye(problem.size, dtype=torch.float64) / problem.prior.std**2
+    mean = torch.linalg.solve(precision, design.T @ problem.y.double() / noise**2)
+    low, high = _extremes(precision)
+    variance = torch.linalg.inv(precision).diagonal()
+    return Reference(low, high, mean, variance, mean_field=precision.diagonal().reciprocal())
+
+
+def quadrature(problem: Problem) -> Reference:
+    """Posterior moments and predictions of a two-weight model on a grid of weights around its mode."""
+    mode, curvature = problem.mode(), problem.curvature(problem.mode())
+    scale = torch.linalg.inv(curvature).diagonal().sqrt()
+    steps = torch.linspace(-REACH, REACH, NODES, dtype=torch.float64)
+    nodes = mode + torch.cartesian_prod(steps, steps) * scale
+    weight = torch.vmap(problem.log_joint, chunk_size=4096)(nodes).softmax(0)
+    mean = weight @ nodes
+    variance = weight @ (nodes - mean).square()
+    probs = sum(
+        w @ torch.vmap(lambda t: problem.predicted(t)[0])(part)
+        for w, part in zip(weight.split(4096), nodes.split(4096), strict=True)
+    )
+    return Reference(*_extremes(curvature), mean, variance, probs=two_sided(torch.as_tensor(probs)))
+
+
+def steepest(problem: Problem, thetas: Tensor) -> float:
+    """The largest curvature met at some weight vectors (S, D)."""
+    return max(float(torch.linalg.eigvalsh(problem.curvature(theta.double()))[-1]) for theta in thetas)
+
+
+def two_sided(probability: Tensor) -> Tensor:
+    """P(label 1) as (N, 2)."""
+    return torch.stack([1 - probability, probability], 1)
+
+
+def _extremes(curvature: Tensor) -> tuple[float, float]:
+    values = torch.linalg.eigvalsh(curvature)
+    return float(values[0]), float(values[-1])
+
+
+def _linear_formula(d: int) -> Formula:
+    def formula(theta: Tensor, x: Tensor, keep: Tensor) -> Tensor:
+        return (x * keep) @ theta[:d] + theta[d:].sum()
+
+    return formula
+
+
+def _net_formula(theta: Tensor, x: Tensor, keep: Tensor) -> Tensor:
+    inner, bias, outer, offset = theta.split([2 * HIDDEN, HIDDEN, HIDDEN, 1])
+    return (torch.tanh(x @ inner.view(HIDDEN, 2).T + bias) * keep) @ outer + offset
+
+
+def _source(name: str) -> torch.Generator:
+    return torch.Generator().manual_seed(sum(map(ord, name)))
+
+
+def _seeded(build: Callable[[], nn.Module]) -> nn.Module:
+    """A network with the same weights every time, the global generator left alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return build()
+
+
+def _normal(shape: tuple[int, ...], source: torch.Generator) -> Tensor:
+    return torch.randn(shape, generator=source, dtype=torch.float64)
+
+
+def _correlated(n: int, d: int, source: torch.Generator) -> Tensor:
+    """n inputs with exactly zero mean, unit variance and correlation 1/2, so that their weights are correlated too."""
+    raw = _normal((n, d), source)
+    axes = torch.linalg.qr(raw - raw.mean(0))[0] * math.sqrt(n)
+    mixing = torch.linalg.cholesky(torch.full((d, d), 0.5, dtype=torch.float64).fill_diagonal_(1.0))
+    return (axes @ mixing.T).float()
+
+
+def _labels(logits: Tensor, source: torch.Generator) -> Tensor:
+    return (torch.rand(logits.shape, generator=source, dtype=torch.float64) < logits.sigmoid()).long()
+
+
+def _square() -> Tensor:
+    """Inputs on a lattice over [-3, 3]^2."""
+    axis = torch.linspace(-3, 3, 15)
+    return torch.cartesian_prod(axis, axis)
