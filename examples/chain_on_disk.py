@@ -25,6 +25,9 @@ print("last lines of its history:", *(folder / "history.jsonl").read_text().spli
 
 reopened = dubito.load(folder / "posterior")  # memory-mapped: samples are read when they are asked for
 prediction = reopened.predict(digits.test.x.flatten(1), draws=50)
-print("test scores:", {name: round(value, 3) for name, value in dubito.metrics.evaluate(prediction, digits.test.y).items()})
+print(
+    "test scores:",
+    {name: round(value, 3) for name, value in dubito.metrics.evaluate(prediction, digits.test.y).items()},
+)
 
 print(reopened.diagnose(digits.test.x[:5].flatten(1)))  # of the weights, and of the predictions on five digits

@@ -8,7 +8,7 @@ from dubito.posteriors.samples import SamplesPosterior
 from dubito.posteriors.storage import MemorySamples
 from dubito.target import Batch
 
-STEPS, BURN_IN, THIN, CHAINS, BATCH = 1500, 500, 10, 3, 50
+STEPS, BURN_IN, THIN, CHAINS, BATCH = 1000, 300, 10, 3, 50
 
 x, y = dubito.data.toys.blobs(per_class=100)
 module = dubito.nn.mlp([2, 10, 2])
@@ -28,12 +28,13 @@ for step in range(STEPS):
     state, info = method.step(state, Batch(x[rows], y[rows], rows), target, dubito.Tick.at(step, STEPS, seed=0))
     if step >= BURN_IN and step % THIN == 0:
         kept.append(state.theta.clone())  # a step works in place: copy what is to stay
-    if step % 500 == 0:
+    if step % 250 == 0:
         print(f"step {step:4}: fit {info.fit.mean():.4f}, complexity {info.complexity.mean():.4f} nats per datum")
 
 # What was kept is a posterior like any other.
 posterior = SamplesPosterior(net, target.likelihood, MemorySamples(torch.stack(kept)))
 print(posterior)
-for point in ([2.0, 2.0], [0.0, 0.0], [5.0, -5.0]):
-    prediction = posterior.predict(torch.tensor([point]))
-    print(f"at {point}: p = {prediction.probs[0, 1]:.2f}, entropy {prediction.entropy[0]:.2f}, BALD {prediction.bald[0]:.2f}")
+points = torch.tensor([[2.0, 2.0], [0.0, 0.0], [5.0, -5.0]])
+prediction = posterior.predict(points)
+for point, p, entropy, bald in zip(points, prediction.probs[:, 1], prediction.entropy, prediction.bald, strict=True):
+    print(f"at {point.tolist()}: p = {p:.2f}, entropy {entropy:.2f}, BALD {bald:.2f}")

@@ -4,13 +4,14 @@ import torch
 
 import dubito
 
-digits = dubito.data.load("digits")  # comes with scikit-learn
+train, test = dubito.data.load("digits").train, dubito.data.load("digits").test  # comes with scikit-learn
 net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 50), torch.nn.ReLU(), torch.nn.Linear(50, 10))
 
-posterior = dubito.fit(net, digits.train, dubito.SGLD(burn_in=500, thin=10), steps=1500, members=2, progress=False)
-prediction = posterior.predict(digits.test.x, draws=100)
+method = dubito.DeepEnsemble(learning_rate=1e-2)  # or SGLD(), MCDropout(), ...: the rest stays as it is
+posterior = dubito.fit(net, train, method, epochs=15, progress=False)
+prediction = posterior.predict(test.x)
 
-right = prediction.probs.argmax(1) == digits.test.y
+right = prediction.probs.argmax(1) == test.y
 print(f"accuracy {right.float().mean():.3f}")
-print(f"entropy where right {prediction.entropy[right].mean():.2f}, where wrong {prediction.entropy[~right].mean():.2f}")
-print(f"BALD    where right {prediction.bald[right].mean():.2f}, where wrong {prediction.bald[~right].mean():.2f}")
+for name, doubt in (("entropy", prediction.entropy), ("BALD", prediction.bald)):
+    print(f"{name:7} where right {doubt[right].mean():.2f}, where wrong {doubt[~right].mean():.2f}")

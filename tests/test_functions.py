@@ -55,10 +55,11 @@ def test_chunks_keep_to_their_budgets(monkeypatch):
     monkeypatch.setattr(functions, "ACTIVATION_BYTES", 1 << 20)
     monkeypatch.setattr(functions, "WEIGHT_BYTES", 10 * held.layout.size * 4)
     posterior = dubito.fit(net(64), (X, Y), dubito.SGLD(burn_in=0, thin=1), steps=40, progress=False)
-    plan = plan_chunks(posterior.draw(40), X[:1], None)
-    assert plan.draws == weights_at_a_time(posterior.net) - 2 == 8
-    assert plan.draws * plan.rows * wide <= 1 << 20
-    assert plan_chunks(posterior.draw(40), X[:1], 7).rows == 7
+    for batch_size in (None, 7, 100):
+        plan = plan_chunks(posterior.draw(40), X[:1], batch_size)
+        assert plan.draws <= weights_at_a_time(posterior.net) == 10
+        assert plan.draws * plan.rows * wide <= 1 << 20
+        assert batch_size in (None, plan.rows)
 
 
 def test_dropout_draws_share_one_network_instead_of_copying_it(monkeypatch):

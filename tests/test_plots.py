@@ -53,3 +53,20 @@ curve = plots.lines("l", "L", [Series("s", X, X)], x_label="x", y_label="y")
 def test_misfits_are_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_ballots_need_votes_and_captions_for_every_image():
+    good = plots.Ballot("SGLD", np.ones((2, 3)), ["a", "b"])
+    figure = plots.ballots("b", "B", np.zeros((2, 4, 4)), ["x", "y"], [good])
+    assert figure.panels[0].data["labels"] == ["0", "1", "2"]
+    assert figure.options["columns"] == 2
+    with pytest.raises(ValueError, match="every row needs votes"):
+        plots.ballots("b", "B", np.zeros((2, 4, 4)), ["x", "y"], [good, plots.Ballot("MAP", np.ones((2, 3)), ["a"])])
+    with pytest.raises(ValueError, match="captions do not fit"):
+        plots.ballots("b", "B", np.zeros((3, 4, 4)), ["x", "y"], [good])
+
+
+def test_panels_take_a_number_of_columns():
+    one = plots.bars("b", "B", ["x"], [plots.Series("s", [1.0])], y_label="y")
+    assert plots.panels("p", "P", {"a": one, "b": one}, columns=1).options["columns"] == 1
+    assert "columns" not in plots.panels("p", "P", {"a": one, "b": one}).options

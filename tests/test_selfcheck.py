@@ -16,7 +16,7 @@ from dubito.selfcheck.problems import RATE, closed_form, quadrature
 from dubito.selfcheck.verdicts import TOLERANCES, Measured, failures
 from dubito.target import Batch, Target
 
-SHORT = Effort(chains=128, draws=1_700, descent=150)
+SHORT = Effort(chains=128, draws=1_400, descent=100)
 ALL = [problems.linear(False), problems.linear(True), problems.logistic(), problems.tiny_net()]
 ROUND = problems.linear(bias=False, correlation=0.0)
 

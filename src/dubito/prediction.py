@@ -12,12 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dubito import quantiles, uncertainty
+from dubito import quantiles, runtime, uncertainty
 from dubito.functions import ACTIVATION_BYTES, Functions, Plan, plan_chunks
 from dubito.inputs import batches, check_finite, move, tensors
 from dubito.keeping import Keeper
 from dubito.likelihoods import Likelihood
 from dubito.progress import track
+from dubito.sums import Sums, over_draws
 
 BUDGET = 1 << 30  # bytes of draws kept unless asked otherwise
 
@@ -72,7 +73,7 @@ class Prediction:
             self._need_several("The spread of a probability over draws")
             return self._sums.spread.sqrt()
         if self.kind == "regression":
-            return (self._sums.spread + self._sums.aleatoric).sqrt()
+            return (self._sums.spread + self.aleatoric).sqrt()
         return self.epistemic.sqrt()
 
     @property
@@ -84,7 +85,11 @@ class Prediction:
     @property
     def aleatoric(self) -> Tensor:
         """(N, C): the variance within draws, which data cannot remove."""
-        return self._sums.aleatoric
+        if self.kind == "classification":
+            return self._sums.mean * (1 - self._sums.mean) - self._sums.spread
+        if self._sums.variance is None:
+            raise Undefined(f"{type(self._likelihood).__name__} has no variance; define variance(outputs) on it")
+        return self._sums.variance
 
     @property
     def components(self) -> tuple[Tensor, Tensor] | None:
@@ -264,12 +269,17 @@ class Prediction:
     def _invert(self, outputs: Tensor, noise: dict[str, Tensor], q: float) -> Tensor:
         """The quantile of the mixture over draws."""
 
+        def of_one(y: Tensor) -> Callable[[Tensor, dict[str, Tensor]], Tensor]:
+            return lambda o, values: self._likelihood.bind(values).cdf(o, y)
+
         def cdf(y: Tensor) -> Tensor:
-            return self._with(noise, outputs, lambda lik, o: lik.cdf(o, y)).mean(0)
+            return torch.as_tensor(runtime.over_members(of_one(y), (outputs, noise), len(outputs), together)).mean(0)
 
         mean = self._with(noise, outputs, _mean)
         std = self._with(noise, outputs, lambda lik, o: lik.variance(o)).sqrt()
-        return quantiles.invert(cdf, q, (mean - 6 * std).amin(0), (mean + 6 * std).amax(0))
+        low, high = (mean - 6 * std).amin(0), (mean + 6 * std).amax(0)
+        together = runtime.supports_vmap(of_one(low), (outputs, noise))
+        return quantiles.invert(cdf, q, low, high)
 
     def _labels(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """Labels in the shape of the probabilities, less their classes, and which of them to ignore."""
@@ -287,64 +297,6 @@ class Prediction:
 
 def _mean(likelihood: Likelihood, outputs: Tensor) -> Tensor:
     return likelihood.mean(outputs)
-
-
-def over_draws(
-    likelihood: Likelihood, outputs: Tensor, noise: dict[str, Tensor], f: Callable[[Likelihood, Tensor], Tensor]
-) -> Tensor:
-    """f(likelihood of draw s, outputs of draw s) for every s, stacked; each draw has its own noise."""
-    return torch.stack([f(likelihood.bind({n: v[s] for n, v in noise.items()}), o) for s, o in enumerate(outputs)])
-
-
-class Sums:
-    """Running sums over draws, one entry for each batch of rows."""
-
-    def __init__(self, likelihood: Likelihood, n: int) -> None:
-        self.likelihood, self.n = likelihood, n
-        self._batches: dict[int, dict[str, Tensor]] = {}
-
-    def add(self, number: int, outputs: Tensor, noise: dict[str, Tensor]) -> Tensor:
-        """Add draws (s, b, ...) to batch `number`; returns what is worth keeping of them."""
-        mean = over_draws(self.likelihood, outputs, noise, _mean)
-        sums = self._batches.setdefault(number, {"first": mean[0].clone()})  # a view would keep all draws alive
-        shifted = mean - sums["first"]  # centring on the first draw keeps the variance free of cancellation
-        self._plus(sums, "sum", shifted.sum(0))
-        self._plus(sums, "square", shifted.square().sum(0))
-        if self.likelihood.kind == "classification":
-            self._plus(sums, "entropy", uncertainty.entropy(mean).sum(0))
-            self._plus(sums, "votes", uncertainty.votes(mean))
-            return mean
-        if self.likelihood.kind == "regression":
-            self._plus(
-                sums, "variance", over_draws(self.likelihood, outputs, noise, lambda lik, o: lik.variance(o)).sum(0)
-            )
-        return outputs
-
-    def _plus(self, sums: dict[str, Tensor], name: str, value: Tensor) -> None:
-        sums[name] = sums[name] + value if name in sums else value.double()
-
-    def finish(self) -> None:
-        """Join the batches."""
-        if not self._batches:
-            raise ValueError("there is nothing to predict: the inputs have no rows")
-        joined = {n: torch.cat([b[n] for b in self._batches.values()]) for n in self._batches[0]}
-        dtype = joined["first"].dtype
-        shift = joined["sum"] / self.n
-        self.mean = (joined["first"].double() + shift).to(dtype)
-        self.spread = (joined["square"] / self.n - shift.square()).clamp_min(0).to(dtype)
-        self.expected_entropy = (joined["entropy"] / self.n).to(dtype) if "entropy" in joined else shift
-        self.votes = joined["votes"].to(dtype) if "votes" in joined else shift
-        self._aleatoric = (joined["variance"] / self.n).to(dtype) if "variance" in joined else None
-        self._batches = {}
-
-    @property
-    def aleatoric(self) -> Tensor:
-        """The average variance within draws."""
-        if self.likelihood.kind == "classification":
-            return self.mean * (1 - self.mean) - self.spread
-        if self._aleatoric is None:
-            raise Undefined(f"{type(self.likelihood).__name__} has no variance; define variance(outputs) on it")
-        return self._aleatoric
 
 
 def predict(

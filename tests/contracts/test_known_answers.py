@@ -11,7 +11,7 @@ from dubito.selfcheck import check, problems
 from dubito.selfcheck.plans import Effort, plan
 
 METHODS = methods.registry()
-SHORT = Effort(chains=128, draws=1_700, descent=150)
+SHORT = Effort(chains=128, draws=1_400, descent=100)
 ROUND = problems.linear(bias=True, correlation=0.0)  # equal curvature in all directions, so that few steps suffice
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import dubito
+from dubito.target import Parts, Target
 
 
 def started(problem, **settings):
@@ -47,6 +48,14 @@ def test_the_energy_is_that_of_the_posterior(problem):
     energy = method._log_joint(state.parts, zero, problem.target)
     known = problem.log_joint(state.theta)
     torch.testing.assert_close(energy[0] - energy[1], known[0] - known[1])
+
+
+def test_small_differences_of_large_energies_are_seen(problem):
+    """In single precision numbers near a million are a sixteenth apart."""
+    many = Target(problem.target.net, problem.target.likelihood, problem.target.prior, n_data=1_000_000)
+    parts = Parts(torch.full((1,), -1.0), torch.zeros(1))
+    energies = [dubito.HMC()._log_joint(parts, torch.full((1, 3), p), many) for p in (0.1, 0.2)]
+    assert float(energies[0] - energies[1]) == pytest.approx(3 * (0.2**2 - 0.1**2) / 2, rel=1e-4)
 
 
 def test_a_hopeless_step_is_rejected_and_shrinks(problem):

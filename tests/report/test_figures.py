@@ -76,9 +76,34 @@ def test_an_incomplete_row_of_panels_keeps_its_labels(figures):
 
 
 def test_votes_mark_the_true_class(figures):
-    canvas = drawn(figures["images"])
-    bars = canvas.axes[1].patches
+    bars = [bar for group in drawn(figures["images"]).axes[0].containers for bar in group]
     assert [matplotlib.colors.to_hex(bar.get_facecolor()) for bar in bars[:3]] == [ORANGE, BLUE, ORANGE]
+
+
+def test_ballots_draw_the_votes_of_every_method_in_its_colour():
+    rows = [plots.Ballot("SGLD", np.array([[0.5, 0.5], [1.0, 0.0]]), ["0, 50%", "0, 99%"])]
+    rows.append(plots.Ballot("deep ensemble", np.array([[0.0, 1.0], [1.0, 0.0]]), ["1, 80%", "0, 90%"]))
+    figure = plots.ballots("b", "B", np.zeros((2, 4, 4)), ["letter", "stripes"], rows, labels=["no", "yes"])
+    axes = drawn(figure).axes[0]
+    words = [text.get_text() for text in axes.texts]
+    assert [words.count(word) for word in ("SGLD", "deep ensemble", "letter", "0, 99%")] == [1, 1, 1, 1]
+    assert (words.count("no"), words.count("yes")) == (3, 2)  # a class without votes has no label
+    colours = [matplotlib.colors.to_hex(group[0].get_facecolor()) for group in axes.containers]
+    assert colours == [BLUE, ORANGE, BLUE, ORANGE]
+
+
+def test_panels_stand_in_as_many_columns_as_asked_and_stay_within_the_page(figures):
+    curve = plots.lines("l", "L", [Series("s", [0.0, 1.0], [0.0, 1.0])], x_label="x", y_label="y")
+    canvas = drawn(plots.panels("l", "L", dict.fromkeys("abcd", curve), columns=4))
+    assert len({round(one.get_position().y0, 3) for one in canvas.axes}) == 1
+    assert canvas.get_figwidth() < 10
+
+
+def test_series_named_by_their_panels_need_no_legend():
+    parts = {
+        f"{name}, ECE 0.1": plots.reliability("r", name, [Series(name, [0.5], [0.5], weight=[3])]) for name in "ab"
+    }
+    assert not drawn(plots.panels("r", "R", parts)).legends
 
 
 def test_field_panels_share_one_scale(figures):

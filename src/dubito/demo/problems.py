@@ -84,7 +84,7 @@ def digits(settings: Settings) -> tuple[Problem, Callable[[Tensor], Tensor]]:
         PLAIN: (MAP(), 800, None),
         ENSEMBLE: (DeepEnsemble(), 800, None),
         DROPOUT: (MCDropout(rate=0.25), 1300, None),
-        LANGEVIN: (SGLD(step_size=0.3 / len(train.y), burn_in=1500, thin=20), 3500, 4),
+        LANGEVIN: (SGLD(step_size=0.3 / len(train.y), burn_in=1500, thin=20), 3000, 4),
     }
     data = Split(inputs(train.x), train.y)
     return Problem("digits", data, Categorical(), Normal(std=1.0), _plans([64, 100, 100, 10], chosen, settings)), inputs
@@ -96,8 +96,8 @@ def plane(settings: Settings) -> Problem:
         PLAIN: (MAP(learning_rate=1e-2), 500, None),
         ENSEMBLE: (DeepEnsemble(learning_rate=1e-2), 500, None),
         DROPOUT: (MCDropout(rate=0.25, learning_rate=1e-2), 1000, None),
-        LANGEVIN: (SGLD(step_size=5e-3, burn_in=1000, thin=20), 4000, 8),
-        REFERENCE: (HMC(leapfrog=20, burn_in=60), 160, 8),
+        LANGEVIN: (SGLD(step_size=5e-3, burn_in=1000, thin=20), 3000, 8),
+        REFERENCE: (HMC(leapfrog=20, burn_in=50), 120, 8),
     }
     return Problem("plane", toys.blobs(), Categorical(), Normal(std=1.0), _plans([2, 10, 10, 2], chosen, settings))
 
@@ -108,8 +108,8 @@ def line(settings: Settings) -> Problem:
         PLAIN: (MAP(learning_rate=1e-2), 800, None),
         ENSEMBLE: (DeepEnsemble(learning_rate=1e-2), 800, None),
         DROPOUT: (MCDropout(rate=0.1, learning_rate=1e-2), 1000, None),
-        LANGEVIN: (SGLD(step_size=1e-4, burn_in=2000, thin=20), 5000, 8),
-        REFERENCE: (HMC(leapfrog=50, burn_in=40), 90, 8),
+        LANGEVIN: (SGLD(step_size=1e-4, burn_in=1500, thin=20), 4000, 8),
+        REFERENCE: (HMC(leapfrog=40, burn_in=40), 90, 8),
     }
     data = toys.clusters(n=20, noise_std=NOISE)
     plans = _plans([1, 50, 1], chosen, settings, activation="tanh")

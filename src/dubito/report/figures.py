@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from dubito.report import charts, pictures
+from dubito.report import charts, images, pictures
 from dubito.report.style import DARK, RC, Palette
 from dubito.results import Figure, Panel, Result
 
@@ -34,6 +34,7 @@ _SIZES = {"field": ((4.7, 3.7), (2.9, 2.7)), "reliability": ((4.6, 4.3), (3.0, 3
 _USUAL = ((6.6, 3.4), (3.3, 2.3))
 _WIDEST, _LEAST = 9.3, 0.85  # inches of panels side by side, and how much charts may lose of their height for it
 _TITLE, _KEY = 0.2, 0.2  # inches of one line of the title and of the legend
+_DPI = {"svg": 120, "png": 160}  # of pixels; in an SVG those are smooth fields and clouds of points
 _SCREEN = 1.45  # pixels on the page for a point on paper: small print becomes as large as the page's own
 
 
@@ -45,7 +46,7 @@ def render(figure: Figure, palette: Palette, kind: Literal["svg", "png"], titled
     metadata: dict[str, Any] = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
     with matplotlib.rc_context(RC):
         canvas = draw(figure, palette, titled)
-        canvas.savefig(buffer, format=kind, dpi=160, metadata=metadata, transparent=kind == "svg")
+        canvas.savefig(buffer, format=kind, dpi=_DPI[kind], metadata=metadata, transparent=kind == "svg")
     return buffer.getvalue()
 
 
@@ -159,11 +160,11 @@ def _draw_images(figure: Figure, palette: Palette, titled: bool) -> "Canvas":
     from matplotlib.figure import Figure as Canvas
     from matplotlib.patches import Patch
 
-    canvas = Canvas(figsize=pictures.images_size(figure))
-    key = {label: Patch(color=colour) for label, colour in pictures.vote_colours(figure).items()}
+    canvas = Canvas(figsize=images.images_size(figure))
+    key = {label: Patch(color=colour) for label, colour in images.vote_colours(figure).items()}
     before = canvas.get_figheight()
     _add_header(canvas, figure.title if titled else "", dict(key))
-    pictures.draw_images(canvas, figure, palette, canvas.get_figheight() - before)
+    images.draw_images(canvas, figure, palette, canvas.get_figheight() - before)
     return canvas
 
 

@@ -2,9 +2,12 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dubito.results import Figure
+
+if TYPE_CHECKING:
+    from matplotlib.colors import Colormap
 
 INK = "#1f2933"
 MUTED = "#6b7785"
@@ -120,6 +123,13 @@ class Palette:
         if _key(label) in RESERVED:
             return RESERVED[_key(label)]
         return self._colours.setdefault(label, CYCLE[len(self._colours) % len(CYCLE)])
+
+
+def shades(*colours: str) -> "Colormap":
+    """A scale from the first colour to the last."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("shades", colours)
 
 
 def is_reserved(label: str) -> bool:

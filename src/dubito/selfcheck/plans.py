@@ -33,8 +33,8 @@ class Effort:
     descent: int  # times the condition number
 
 
-QUICK = Effort(chains=128, draws=1_700, descent=150)
-FULL = Effort(chains=256, draws=10_000, descent=1_500)
+QUICK = Effort(chains=128, draws=1_400, descent=100)
+FULL = Effort(chains=256, draws=10_000, descent=1_000)
 
 
 @dataclass(frozen=True)
