@@ -108,7 +108,7 @@ def line(settings: Settings) -> Problem:
         PLAIN: (MAP(learning_rate=1e-2), 800, None),
         ENSEMBLE: (DeepEnsemble(learning_rate=1e-2), 800, None),
         DROPOUT: (MCDropout(rate=0.1, learning_rate=1e-2), 1000, None),
-        LANGEVIN: (SGLD(step_size=1e-4, burn_in=1500, thin=20), 4000, 8),
+        LANGEVIN: (SGLD(step_size=1e-4, burn_in=2000, thin=20), 5000, 8),
         REFERENCE: (HMC(leapfrog=40, burn_in=40), 90, 8),
     }
     data = toys.clusters(n=20, noise_std=NOISE)

@@ -2,8 +2,11 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
+
+import torch
 
 from dubito.config import to_dict
 from dubito.fit import fit
@@ -61,7 +64,8 @@ def run(quick: bool = False, progress: bool = True) -> Result:
     for method in methods.values():
         tolerance(method)
     chosen = _problems(quick)
-    rows = list(track(_rows(chosen, methods, effort), len(chosen) * len(methods), "selfcheck", progress))
+    with _one_thread():
+        rows = list(track(_rows(chosen, methods, effort), len(chosen) * len(methods), "selfcheck", progress))
     return _result(chosen, rows, quick, time.monotonic() - began)
 
 
@@ -86,6 +90,17 @@ def long_run(problem: Problem, effort: Effort) -> Reference:
     high = problems.steepness(problem, posterior.thetas(64))
     doubt = "" if converged(posterior, problem) else "HMC has not converged"
     return Reference(problem.prior.std**-2, high, probs=probs, doubt=doubt)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Problems this small lose by threads, the more so on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _problems(quick: bool) -> dict[Problem, Callable[[Problem, Effort], Reference]]:
