@@ -22,7 +22,7 @@ from dubito.rng import Rng
 from dubito.target import Batch, Target, point_names
 
 State = TypeVar("State", bound=tuple[Any, ...])
-Answer = Literal["exact", "point", "ensemble", "dropout"]
+Answer = Literal["exact", "mean-field", "point", "ensemble", "dropout"]
 
 
 class Tick(NamedTuple):
