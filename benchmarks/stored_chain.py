@@ -35,6 +35,7 @@ def _write(path: Path, samples: int) -> None:
     for _ in range(samples):
         shelf.append(net.theta() + 0.01 * torch.randn(1, net.layout.size, generator=generator), {})
     shelf.finish()
+    shelf.publish()
 
 
 def _anonymous() -> float:

@@ -22,11 +22,10 @@ class Batches:
         batch_size: int,
         seed: int,
         device: torch.device,
-        dtype: torch.dtype,
         augment: Callable[[Any, torch.Generator], Any] | None = None,
     ) -> None:
         self.source, self.size, self.seed = source, batch_size, seed
-        self.device, self.dtype, self.augment = device, dtype, augment
+        self.device, self.augment = device, augment
         self.per_epoch = source.n // batch_size
         self._epoch, self._order = -1, torch.empty(0)
         self._whole: Batch | None = None

@@ -32,8 +32,8 @@ def read(path: Path, like: Any) -> tuple[Any, dict[str, Any]]:
     for (key, leaf), found in zip(named, leaves, strict=True):
         if leaf.shape != found.shape or leaf.dtype != found.dtype:
             raise Damaged(
-                f"{path} belongs to another run: {keystr(key)} is {tuple(found.shape)} there, "
-                f"{tuple(leaf.shape)} here; choose another folder"
+                f"{path} belongs to another run: {keystr(key)} is {tuple(found.shape)} {found.dtype} there, "
+                f"{tuple(leaf.shape)} {leaf.dtype} here; choose another folder"
             )
     return tree_unflatten(leaves, structure), notes
 

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dubito import methods, priors
-from dubito.batches import Batches, Resident, Source, Stream, is_stream, open_source
+from dubito.batches import Batches, Stream, is_stream
 from dubito.config import to_dict
 from dubito.functions import widest
 from dubito.initial import Initialiser, starting_points
@@ -23,6 +24,7 @@ from dubito.posteriors.base import Posterior
 from dubito.priors import PriorSpec
 from dubito.runs import RunFolder
 from dubito.runtime import pick_device
+from dubito.sources import Resident, Source, open_source
 from dubito.target import Target, fixed_names
 from dubito.training import Training
 
@@ -62,6 +64,8 @@ def fit(
     device. callback: called with every history record. folder: where the run is kept; the same call resumes it.
     checkpoint_every: steps between checkpoints, half a minute by default.
     """
+    if not isinstance(net, nn.Module):
+        raise ValueError(f"net must be an nn.Module, got {net!r}; wrap a function in a module, or call the class")
     chosen = methods.find(method)
     where = pick_device(device)
     assigned = priors.assign(prior, net)
@@ -69,11 +73,16 @@ def fit(
     if not copied.layout.size:
         raise ValueError("the network has no free parameters, so there is nothing to infer; give some a prior")
     feed = _feed(data, chosen, batch_size, n_data, seed, copied, augment)
-    example, labels = _example(feed)
+    first = feed(0)
+    example = rows(first.x, slice(0, 1))
+    outputs = _outputs(copied, example)
     prepared = chosen.prepare(copied, example)
-    resolved = _likelihood(likelihood, prepared, example, labels)
+    resolved = _likelihood(likelihood, outputs, feed.labels(first))
     chosen.check(prepared, assigned, resolved)
-    total = n_data or (feed.n if isinstance(feed, Stream) else feed.source.n)
+    held = None if validation is None else open_source(validation, where, prepared.dtype)
+    for part in (feed, held) if held is not None else (feed,):
+        part.verify(lambda y: resolved.resolve(outputs.expand(len(y), *outputs.shape[1:]), y))
+    total = feed.n if n_data is None else n_data
     thinned = _thinned(chosen.resolve(total))
     count = _steps(steps, epochs, feed.per_epoch)
     chains = _members(members, chosen)
@@ -92,15 +101,7 @@ def fit(
     }
     if progress:
         _announce(settings, count, where)
-    training = Training(
-        thinned,
-        target,
-        feed,
-        count,
-        settings,
-        patience,
-        None if validation is None else open_source(validation, where, prepared.dtype),
-    )
+    training = Training(thinned, target, feed, count, settings, patience, held)
     start = target.start(starting_points(prepared, chains, seed, init))
     return _carried_out(training, start, seed, folder, callback, checkpoint_every, progress)
 
@@ -125,6 +126,8 @@ def _carried_out(
     training.attach(home, done)
     history = History(home.history if home else None, callback, done)
     label = type(_bare(training.method)).__name__
+    if training.stopped(state):
+        return training.end(state, done)
     try:
         state, done = run(
             training,
@@ -162,10 +165,14 @@ def _feed(
     if is_stream(data):
         if n_data is None:
             raise ValueError("an IterableDataset does not know its size; tell fit with n_data=")
+        if method.needs_index:
+            raise ValueError(f"{method!r} needs to know which rows it sees, and an IterableDataset does not tell")
         size = batch_size or getattr(data, "batch_size", None) or 100
-        return Stream(data, size, n_data, net.device, net.dtype)
+        return Stream(data, size, n_data, seed, torch.empty(0, device=net.device, dtype=net.dtype))
     source = open_source(data, net.device, net.dtype)
-    return Batches(source, _batch_size(batch_size, source.n, method), seed, net.device, net.dtype, augment)
+    if method.needs_index and n_data not in (None, source.n):
+        raise ValueError(f"{method!r} resamples the {source.n} rows there are; leave n_data={n_data} out")
+    return Batches(source, _batch_size(batch_size, source.n, method), seed, net.device, augment)
 
 
 def _batch_size(given: int | None, n: int, method: Method[Any]) -> int:
@@ -175,23 +182,13 @@ def _batch_size(given: int | None, n: int, method: Method[Any]) -> int:
         return n
     if given is None:
         return min(100, n)
-    if not 1 <= given <= n:
+    if not 1 <= _whole("batch_size", given) <= n:
         raise ValueError(f"batch_size is {given} but the data have {n} rows; choose between 1 and {n}")
     return given
 
 
-def _example(feed: "Batches | Stream") -> tuple[Any, Tensor]:
-    """One input row, and all labels at hand."""
-    batch = feed(0)
-    if isinstance(feed, Batches) and isinstance(feed.source, Resident):
-        return rows(batch.x, slice(0, 1)), feed.source.y
-    return rows(batch.x, slice(0, 1)), batch.y
-
-
-def _likelihood(given: Likelihood | None, net: Net, x: Any, y: Tensor) -> Likelihood:
-    if isinstance(given, type) or (given is not None and not isinstance(given, Likelihood)):
-        raise ValueError(f"likelihood must be an instance such as dubito.Categorical(), got {given!r}")
-    likelihood = given or default_for(y)
+def _outputs(net: Net, x: Any) -> Tensor:
+    """The outputs of one row."""
     widest(net, x)
     with torch.no_grad():
         outputs = net(net.theta(), x)
@@ -199,6 +196,13 @@ def _likelihood(given: Likelihood | None, net: Net, x: Any, y: Tensor) -> Likeli
         raise ValueError(
             f"the network turned 1 row into outputs of shape {tuple(outputs.shape)}; the first axis must be the batch"
         )
+    return outputs
+
+
+def _likelihood(given: Likelihood | None, outputs: Tensor, y: Tensor) -> Likelihood:
+    if isinstance(given, type) or (given is not None and not isinstance(given, Likelihood)):
+        raise ValueError(f"likelihood must be an instance such as dubito.Categorical(), got {given!r}")
+    likelihood = given or default_for(y)
     return likelihood.resolve(outputs.expand(len(y), *outputs.shape[1:]), y)
 
 
@@ -213,16 +217,22 @@ def _bare(method: Method[Any]) -> Method[Any]:
 def _steps(steps: int | None, epochs: int | None, per_epoch: int) -> int:
     if (steps is None) == (epochs is None):
         raise ValueError(f"give exactly one of steps= and epochs=, got steps={steps} and epochs={epochs}")
-    count = steps if steps is not None else (epochs or 0) * per_epoch
+    count = _whole("steps", steps) if steps is not None else _whole("epochs", epochs) * per_epoch
     if count < 1:
         raise ValueError(f"there is nothing to do in {count} steps; ask for at least one")
     return count
 
 
 def _members(given: int | None, method: Method[Any]) -> int:
-    if given is not None and given < 1:
+    if given is not None and _whole("members", given) < 1:
         raise ValueError(f"members must be at least 1, got {given}")
     return given or method.default_members
+
+
+def _whole(name: str, value: Any) -> int:
+    if not isinstance(value, Integral):
+        raise ValueError(f"{name} must be a whole number, got {value!r}")
+    return int(value)
 
 
 def _summary(prior: PriorSpec | None) -> Any:

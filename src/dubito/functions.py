@@ -13,9 +13,9 @@ from dubito.net import Net
 from dubito.posteriors.storage import Samples
 from dubito.rng import Rng
 
-ACTIVATION_BYTES = 128 << 20  # per chunk of draws and rows
+ACTIVATION_BYTES = 64 << 20  # of the widest layer, per chunk of draws and rows
 WEIGHT_BYTES = 64 << 20  # of weights read at a time
-MOST_ROWS = 4096
+MOST_ROWS = 2048
 
 
 class Functions(ABC):
@@ -112,29 +112,32 @@ def plan_chunks(functions: Functions, example: Inputs, batch_size: int | None) -
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     net = functions.net
     wide = widest(net, example)
-    most = batch_size or MOST_ROWS
-    draws = min(functions.n, weights_at_a_time(net), max(1, ACTIVATION_BYTES // (wide * min(most, 256))))
-    fitting = max(1, ACTIVATION_BYTES // (wide * draws))
-    return Plan(draws, batch_size or max(1, min(most, fitting)))
+    rows = batch_size or max(1, min(MOST_ROWS, ACTIVATION_BYTES // wide))
+    draws = max(1, ACTIVATION_BYTES // (wide * rows))
+    return Plan(min(functions.n, weights_at_a_time(net), draws), rows)
 
 
 def widest(net: Net, example: Inputs) -> int:
-    """Bytes of the largest input plus output of any layer, for one row; wrong inputs are refused and dropout is found."""
+    """Bytes of the largest input plus output of any layer, for one row; wrong inputs are refused, dropout is found."""
     sizes = [1]
 
     def note(module: torch.nn.Module, args: tuple[object, ...], output: object) -> None:
         tensors = [t for t in (*args, output) if isinstance(t, Tensor)]
         sizes.append(sum(t.nbytes for t in tensors))
 
-    hooks = [m.register_forward_hook(note) for m in net.module.modules()]
     try:
-        with torch.no_grad():
-            net(net.theta(), example)
-            net.sites(example)
+        net.sites(example)  # two rows: not what is to be measured
+        hooks = [m.register_forward_hook(note) for m in net.module.modules()]
+        try:
+            with torch.no_grad():
+                net(net.theta(), example)
+        finally:
+            for hook in hooks:
+                hook.remove()
     except (RuntimeError, TypeError, IndexError, ValueError) as error:
-        shapes = ", ".join(str(shape) for shape, _ in signature(example))
-        raise ValueError(f"the network does not accept rows of shape {shapes}: {str(error).splitlines()[0]}") from error
-    finally:
-        for hook in hooks:
-            hook.remove()
+        rows = ", ".join(f"{shape} {str(dtype).removeprefix('torch.')}" for shape, dtype in signature(example))
+        why = str(error).partition("\n")[0]
+        raise ValueError(
+            f"the network does not accept rows of {rows} ({why}); give x the shape and type it expects"
+        ) from error
     return max(sizes)

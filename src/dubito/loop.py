@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from dubito.posteriors.files import explain, write_atomically
 from dubito.progress import make_bar
 from dubito.rng import Rng
 
@@ -97,14 +98,17 @@ class History:
         if path is not None and path.exists():
             lines = [line for line in path.read_text().splitlines() if _is_json(line)]
             self.records = [r for r in map(json.loads, lines) if r["step"] <= start]
-            path.write_text("".join(json.dumps(r) + "\n" for r in self.records))
+            write_atomically(path, "".join(json.dumps(r) + "\n" for r in self.records).encode())
 
     def add(self, record: Record) -> None:
         """Note one record."""
         self.records.append(record)
         if self.path is not None:
-            with self.path.open("a") as file:
-                file.write(json.dumps(record) + "\n")
+            try:
+                with self.path.open("a") as file:
+                    file.write(json.dumps(record) + "\n")
+            except OSError as error:
+                raise explain(error, self.path.parent) from error
         if self.callback is not None:
             self.callback(record)
 
@@ -164,12 +168,12 @@ def run(
             stop = _between(stepper, state, step + 1, steps, watch, history, log_every, clock)
             if bar and (step + 1) % max(1, log_every // 10) == 0:
                 bar.update(task, completed=step + 1, text=clock.text(step + 1 - start, history))
+            if stop:
+                return state, step + 1
             if brake.pulled:
                 watch.check()
                 stepper.save(state, step + 1)
                 raise Interrupted(f"stopped by the user after {step + 1} of {steps} steps")
-            if stop:
-                return state, step + 1
     return state, max(start, steps)
 
 

@@ -12,14 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dubito import uncertainty
-from dubito.functions import Functions, Plan, plan_chunks
-from dubito.inputs import batches, check_finite, move, n_rows, tensors
+from dubito import quantiles, uncertainty
+from dubito.functions import ACTIVATION_BYTES, Functions, Plan, plan_chunks
+from dubito.inputs import batches, check_finite, move, tensors
 from dubito.likelihoods import Likelihood
 from dubito.progress import track
 
 BUDGET = 1 << 30  # bytes of draws kept unless asked otherwise
-BISECTIONS = 50
 
 
 class Undefined(ValueError):
@@ -37,7 +36,7 @@ class Prediction:
         self.kind = likelihood.kind
         self._sums = Sums(likelihood, functions.n)
         self._kept: list[list[Tensor]] | None = [] if keep is not False else None
-        self._budget = None if keep else BUDGET
+        self._budget = BUDGET if keep is None else None
         for chunk in track(functions.chunks(plan.draws), -(-functions.n // plan.draws), "predicting", bar):
             self._add(chunk)
         self._sums.finish()
@@ -46,26 +45,24 @@ class Prediction:
 
     def _add(self, chunk: Functions) -> None:
         kept = []
-        for number, x in enumerate(self._batches()):
+        for number, x in enumerate(self._batches(self._plan.rows)):
             outputs = chunk(x)
             stored = self._sums.add(number, outputs, chunk.noise())
             if self._kept is not None:
                 kept.append(stored)
-                self._give_up_if_large(stored, x, kept)
+                self._give_up_if_large(kept, chunk.n)
         if self._kept is not None:
             self._kept.append(kept)
 
-    def _give_up_if_large(self, stored: Tensor, x: Any, kept: list[Tensor]) -> None:
-        if self._budget is None or self._kept is None:
-            return
-        rows = max(n_rows(x) if not hasattr(self._x, "__len__") else _length(self._x), 1)
-        if stored[0, 0].numel() * stored.element_size() * rows * self.n_draws > self._budget:
+    def _give_up_if_large(self, kept: list[Tensor], draws: int) -> None:
+        """Keep no draws once those of so many rows, all draws taken together, go beyond the budget."""
+        if self._budget is not None and sum(t.nbytes for t in kept) * self.n_draws > self._budget * draws:
             kept.clear()
             self._kept = None
 
-    def _batches(self) -> Iterator[Any]:
+    def _batches(self, rows: int) -> Iterator[Any]:
         net = self._functions.net
-        for x in batches(self._x, self._plan.rows):
+        for x in batches(self._x, rows):
             yield move(tensors(x), net.device, net.dtype)
 
     # -- any likelihood ----------------------------------------------------------------------------------------
@@ -74,10 +71,8 @@ class Prediction:
     def draws(self) -> Tensor:
         """(draws, N, C): each draw's probabilities, or its means in regression."""
         if self._draws is None:
-            raise Undefined(
-                f"{self.n_draws} draws do not fit the budget of {BUDGET >> 20} MiB and were not kept; call "
-                "predict(..., keep_draws=True)"
-            )
+            why = f"do not fit the budget of {BUDGET >> 20} MiB and " if self._budget is not None else ""
+            raise Undefined(f"the {self.n_draws} draws {why}were not kept; call predict(..., keep_draws=True)")
         return self._draws if self.kind == "classification" else self._mapped(self._draws, lambda lik, o: lik.mean(o))
 
     @property
@@ -120,11 +115,12 @@ class Prediction:
         if self.kind == "regression":
             return torch.cat([self._invert(o, noise, q) for o, noise in self._replay()])
         self._need_several("A quantile over draws")
-        parts = [o if self.kind != "classification" else self._with(noise, o, _mean) for o, noise in self._replay()]
-        return torch.cat([torch.quantile(part, q, dim=0) for part in parts])
+        return torch.cat([quantiles.of_draws(part, q) for part in self._means()])
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """The central interval that holds y, or a probability over draws, with probability `level`."""
+        if not 0 < level < 1:
+            raise ValueError(f"the level of an interval lies strictly between 0 and 1, got {level}; 0.9 means 90 %")
         return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
 
     def log_prob(self, y: Any) -> Tensor:
@@ -133,8 +129,8 @@ class Prediction:
         if len(y) != len(self.mean):
             raise ValueError(f"y has {len(y)} rows but the prediction has {len(self.mean)}; they must agree")
         if self.kind == "classification":
-            ignored = y == getattr(self._likelihood, "ignore_index", None)
-            chosen = self.probs.gather(-1, y.long().masked_fill(ignored, 0).unsqueeze(-1)).squeeze(-1)
+            y, ignored = self._labels(y)
+            chosen = self.probs.gather(-1, y.masked_fill(ignored, 0).unsqueeze(-1)).squeeze(-1)
             return chosen.clamp_min(torch.finfo(chosen.dtype).tiny).log().masked_fill(ignored, 0.0)
         return self._mixture_log_prob(y)
 
@@ -245,13 +241,24 @@ class Prediction:
         """Outputs (draws, b, ...) of one batch of rows after another, with each draw's noise."""
         if self._draws is not None and self.kind != "classification":
             noise = self._functions.noise()
-            for start in range(0, self._draws.shape[1], self._plan.rows):
-                yield self._draws[:, start : start + self._plan.rows].to(self._functions.net.device), noise
+            yield from ((part, noise) for part in self._draws.split(self._replayed_rows(), 1))
             return
-        for x in self._batches():
+        for x in self._batches(self._replayed_rows()):
             parts = [(chunk(x), chunk.noise()) for chunk in self._functions.chunks(self._plan.draws)]
             noises = {n: torch.cat([noise[n] for _, noise in parts]) for n in parts[0][1]}
             yield torch.cat([o for o, _ in parts]), noises
+
+    def _means(self) -> Iterator[Tensor]:
+        """Each draw's mean, (draws, b, ...), of one batch of rows after another."""
+        if self._draws is not None and self.kind == "classification":
+            yield from self._draws.split(self._replayed_rows(), 1)
+        else:
+            yield from (self._with(noise, outputs, _mean) for outputs, noise in self._replay())
+
+    def _replayed_rows(self) -> int:
+        """Rows whose outputs under all draws fit the memory of a chunk, with room for what is made of them."""
+        row = 4 * self.n_draws * self._sums.mean[0].numel() * self._sums.mean.element_size()
+        return max(1, min(self._plan.rows, ACTIVATION_BYTES // row))
 
     def _with(self, noise: dict[str, Tensor], outputs: Tensor, f: Callable[[Likelihood, Tensor], Tensor]) -> Tensor:
         return over_draws(self._likelihood, outputs, noise, f)
@@ -270,26 +277,31 @@ class Prediction:
         return torch.cat(parts)
 
     def _invert(self, outputs: Tensor, noise: dict[str, Tensor], q: float) -> Tensor:
-        """Bisection on the mixture's distribution function."""
+        """The quantile of the mixture over draws."""
+
+        def cdf(y: Tensor) -> Tensor:
+            return self._with(noise, outputs, lambda lik, o: lik.cdf(o, y)).mean(0)
+
         mean = self._with(noise, outputs, _mean)
         std = self._with(noise, outputs, lambda lik, o: lik.variance(o)).sqrt()
-        low, high = (mean - 12 * std).amin(0), (mean + 12 * std).amax(0)
-        for _ in range(BISECTIONS):
-            middle = (low + high) / 2
-            below = self._with(noise, outputs, lambda lik, o, m=middle: lik.cdf(o, m)).mean(0) < q  # type: ignore[misc]
-            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-        return high
+        return quantiles.invert(cdf, q, (mean - 6 * std).amin(0), (mean + 6 * std).amax(0))
+
+    def _labels(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Labels in the shape of the probabilities, less their classes, and which of them to ignore."""
+        wanted, classes = self.probs.shape[:-1], self.probs.shape[-1]
+        labels = y.squeeze(-1) if y.shape == (*wanted, 1) else y
+        if labels.shape != wanted:
+            raise ValueError(f"y of shape {tuple(y.shape)} does not fit; expected labels of shape {tuple(wanted)}")
+        labels = labels.long()
+        ignored = labels == getattr(self._likelihood, "ignore_index", classes)
+        outside = labels[~ignored & ((labels < 0) | (labels >= classes))]
+        if outside.numel():
+            raise ValueError(f"y holds the label {int(outside[0])}, outside 0 to {classes - 1}; number labels from 0")
+        return labels, ignored
 
 
 def _mean(likelihood: Likelihood, outputs: Tensor) -> Tensor:
     return likelihood.mean(outputs)
-
-
-def _length(x: Any) -> int:
-    try:
-        return n_rows(tensors(x))
-    except ValueError:
-        return len(x.dataset if hasattr(x, "dataset") else x)
 
 
 def over_draws(

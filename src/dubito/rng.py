@@ -71,10 +71,15 @@ class Rng:
 
     seed: int
     step: int = 0
+    member: int = 0  # the number of the first member it serves
 
     def at(self, step: int) -> "Rng":
         """The same source at another step."""
         return replace(self, step=step)
+
+    def of_member(self, member: int) -> "Rng":
+        """The same source for members from this one on."""
+        return replace(self, member=member)
 
     def child(self, name: str) -> "Rng":
         """An independent source for one purpose."""
@@ -82,7 +87,7 @@ class Rng:
 
     def key(self, name: str, member: int = 0) -> int:
         """The seed of one named quantity of one member at this step."""
-        return derive(self.seed, name, member, self.step)
+        return derive(self.seed, name, self.member + member, self.step)
 
     def normal_(self, out: Tensor, name: str, first_member: int = 0) -> Tensor:
         """Fill (members, ...) with standard normals, each member from its own stream."""

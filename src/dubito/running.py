@@ -13,8 +13,8 @@ def tracked(module: nn.Module) -> list[_NormBase]:
     for name, part in module.named_modules():
         if isinstance(part, _BatchNorm) and part.running_mean is None:
             raise ValueError(
-                f"BatchNorm {name!r} normalises by the batch even at prediction, so that a row's answer would depend on "
-                "its neighbours; set track_running_stats=True or use a batch-free norm such as nn.GroupNorm"
+                f"BatchNorm {name!r} normalises by the batch even at prediction, so that a row's answer depends on its "
+                "neighbours; set track_running_stats=True or use a batch-free norm such as nn.GroupNorm"
             )
     return [m for m in module.modules() if isinstance(m, _NormBase) and m.running_mean is not None]
 

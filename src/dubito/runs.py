@@ -22,6 +22,10 @@ class RunFolder:
         self.posterior = self.path / "posterior"
         self._run, self._checkpoint = self.path / "run.json", self.path / "checkpoint.safetensors"
 
+    def is_new(self) -> bool:
+        """Whether no run has begun here; a folder with other things in it is refused."""
+        return self._read() is None
+
     def open(self, settings: Mapping[str, Any], steps: int, extendable: bool) -> bool:
         """Claim the folder for these settings; returns whether such a run has finished here already."""
         before = self._read()
@@ -68,13 +72,13 @@ class RunFolder:
 
     def _read(self) -> dict[str, Any] | None:
         if not self._run.exists():
-            if any(found.name not in NOTES for found in self.path.iterdir()):
+            if any(found.name not in NOTES and found.suffix != ".partial" for found in self.path.iterdir()):
                 raise ValueError(f"{self.path} is not empty and holds no run; choose an empty or a new folder")
             return None
         try:
             found: dict[str, Any] = json.loads(self._run.read_text())
             return {"settings": found["settings"], "steps": found["steps"], "finished": found["finished"]}
-        except (ValueError, KeyError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise Damaged(f"{self._run} is damaged ({error}); choose another folder") from error
 
     def _write(self, settings: Mapping[str, Any], steps: int, finished: bool) -> None:

@@ -74,6 +74,15 @@ def member(args: Any, index: int) -> Any:
     return tree_map(lambda t: t[index], args)
 
 
+def one_by_one(f: Callable[[Any, int], tuple[Any, Any]], state: Any, members: int) -> Any:
+    """Let f take each member's part of a state through a whole step, in place; returns what it tells, joined.
+
+    For large networks this is faster than stacking: a member's weights, gradient and moments stay in the cache.
+    """
+    told = [f(tree_map(lambda t, i=i: t[i : i + 1], state), i)[1] for i in range(members)]
+    return tree_map(lambda *parts: torch.cat(parts), told[0], *told[1:])
+
+
 def stack(results: list[Any]) -> Any:
     """Stack equal structures of tensors along a new first axis."""
     return tree_map(_stacked, results[0], *results[1:])

@@ -9,11 +9,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from dubito import __version__
-from dubito.batches import Source
+from dubito import __version__, runtime
 from dubito.checkpoint import copy_rows
-from dubito.inputs import move
-from dubito.loop import Record
+from dubito.loop import Diverged, Record
 from dubito.methods.base import Method, Tick
 from dubito.methods.collect import Collect
 from dubito.posteriors import files
@@ -23,10 +21,12 @@ from dubito.posteriors.samples import SamplesPosterior, stored
 from dubito.posteriors.storage import MemorySamples
 from dubito.rng import Rng
 from dubito.runs import RunFolder
-from dubito.target import Target
+from dubito.sources import Source
+from dubito.target import Batch, Target
 
 MEMORY_LIMIT = 4 << 30  # bytes of samples kept without a folder
 VALIDATION_ROWS = 1024
+VALIDATION_STEPS = 10  # at least so many steps between two checks, where an epoch is shorter
 
 
 class Progress(NamedTuple):
@@ -56,10 +56,13 @@ class Training:
         self.method, self.target, self.feed, self.steps, self.settings = method, target, feed, steps, settings
         self.patience, self.validation = patience, validation
         self.keeps_samples = any(method.keeps(s, steps) for s in range(steps))
+        if isinstance(method, Collect) and not self.keeps_samples:
+            raise ValueError(f"no sample would be kept in {steps} steps; take more, or a smaller burn_in or thin")
         self.kept: list[tuple[Tensor, dict[str, Tensor]]] = []
         self.home: RunFolder | None = None
         self.shelf: files.SampleFolder | None = None
         self._clock = torch.tensor(0)
+        self._apart: bool | None = None
 
     # -- before ------------------------------------------------------------------------------------------------
 
@@ -75,8 +78,7 @@ class Training:
         self.home = home
         if home is not None and self.keeps_samples:
             rows = sum(self.method.keeps(s, self.steps) for s in range(done))
-            home.posterior.mkdir(exist_ok=True)
-            files.save_constants(home.posterior, self.target.net)
+            files.save_constants(files.make_folder(home.posterior), self.target.net)
             self.shelf = files.SampleFolder(home.posterior, self._manifest(), rows)
 
     # -- during ------------------------------------------------------------------------------------------------
@@ -85,18 +87,36 @@ class Training:
         """One update."""
         tick = Tick(self._clock.fill_(step), self.steps, rng)
         with torch.no_grad():
-            state, info = self.method.step(progress.state, self.feed(step), self.target, tick)
+            batch = self.feed(step)
+            if self._steps_one_by_one(progress, batch):
+                return progress, self._one_by_one(progress.state, batch, tick, len(progress.score))
+            state, info = self.method.step(progress.state, batch, self.target, tick)
         return progress._replace(state=state), info
+
+    def _steps_one_by_one(self, progress: Progress, batch: Batch) -> bool:
+        """Whether members take their steps apart, because each keeps the cores busy by itself."""
+        if self._apart is None:
+            net = self.target.net
+            worth = len(progress.score) == 1 or runtime.pays_to_vectorise(net.flops(batch.x), net.device)
+            self._apart = not worth
+        return self._apart
+
+    def _one_by_one(self, state: Any, batch: Batch, tick: Tick, members: int) -> Any:
+        def step(part: Any, member: int) -> tuple[Any, Any]:
+            own = tick._replace(rng=tick.rng.of_member(member))
+            return self.method.step(part, batch, self.target, own)
+
+        return runtime.one_by_one(step, state, members)
 
     def after(self, progress: Progress, done: int) -> None:
         """Keep a sample where one is due; what is not finite is never kept."""
         if not self.method.keeps(done - 1, self.steps):
             return
         theta, buffers = self.method.weights(progress.state)
-        if not bool(torch.isfinite(theta).all()):
-            raise ArithmeticError(f"a weight left the finite at step {done}; try a smaller step_size or learning_rate")
+        _check_finite(theta, done)
         if self.shelf is not None:
             self.shelf.append(theta, buffers)
+            self.shelf.publish()
             return
         self._check_memory(theta)
         self.kept.append((theta.detach().cpu().clone(), {n: b.detach().cpu().clone() for n, b in buffers.items()}))
@@ -108,29 +128,30 @@ class Training:
 
     def validate(self, progress: Progress, done: int) -> tuple[Record, bool]:
         """Nats per validation datum, once an epoch; members that improved become the best."""
-        every = max(self.feed.per_epoch, self.steps // 100, 1)
-        if self.validation is None or (done % every and done != self.steps):
+        if self.validation is None or (not self._due(done) and done != self.steps):
             return {}, False
         nll = self._validation_nll(progress.state)
-        record = {"validation": float(nll.mean())}
-        if not self._selects:
-            return record, False
-        better = nll < progress.score
-        copy_rows(progress.best, progress.state, better.cpu())
-        progress.score.copy_(torch.where(better, nll, progress.score))
-        progress.since.add_(1).masked_fill_(better.cpu(), 0)
-        return record, self.patience is not None and bool((progress.since >= self.patience).all())
+        if self._selects and self._due(done):
+            self._select(progress, nll)
+        return {"validation": float(nll.mean())}, self.stopped(progress)
+
+    def stopped(self, progress: Progress) -> bool:
+        """Whether every member has been without progress for as long as patience lasts."""
+        return self.patience is not None and self._selects and bool((progress.since >= self.patience).all())
 
     # -- after -------------------------------------------------------------------------------------------------
 
     def end(self, progress: Progress, done: int) -> Posterior:
         """The posterior, written where there is a folder."""
+        _check_finite(self.method.weights(progress.state).theta, done)
         self.save(progress, done)
+        if self._selects and not self._due(done):  # a longer run has no check here, so the checkpoint knows of none
+            self._select(progress, self._validation_nll(progress.state))
         if self.shelf is not None:
             self.shelf.finish()
         posterior = self.so_far(progress)
         if posterior is None:
-            raise ValueError(f"no sample was kept in {done} steps; take more steps, or a smaller burn_in or thin")
+            raise ValueError(f"no sample was kept in {done} steps; take more, or a smaller burn_in or thin")
         if self.home is not None:
             if self.shelf is None:
                 self._replace_posterior(posterior)
@@ -165,24 +186,32 @@ class Training:
         """Whether validation data choose among states: for methods that optimise, not for those that sample."""
         return self.validation is not None and not self.keeps_samples
 
+    def _due(self, done: int) -> bool:
+        """Whether validation is due, which must not depend on the number of steps: a run may be extended."""
+        return done % max(int(self.feed.per_epoch), VALIDATION_STEPS) == 0
+
+    def _select(self, progress: Progress, nll: Tensor) -> None:
+        """Members that improved become the best, in place."""
+        better = nll < progress.score
+        copy_rows(progress.best, progress.state, better.cpu())
+        progress.score.copy_(torch.where(better, nll, progress.score))
+        progress.since.add_(1).masked_fill_(better.cpu(), 0)
+
     @property
     def _form(self) -> Any:
         return "chains" if isinstance(self.method, Collect) else "ensemble"
 
     def _validation_nll(self, state: Any) -> Tensor:
         theta, buffers = self.method.weights(state)
-        net, total, count = self.target.net, torch.zeros(len(theta), device=theta.device), 0
+        total = torch.zeros(len(theta), device=theta.device)
         if self.validation is None:
             return total
-        for start in range(0, self.validation.n, VALIDATION_ROWS):
-            index = torch.arange(start, min(start + VALIDATION_ROWS, self.validation.n))
+        for index in torch.arange(self.validation.n).split(VALIDATION_ROWS):
             x, y, _ = self.validation.take(index)
-            x, y = move((x, y), net.device, net.dtype)
             with torch.no_grad():
                 outputs = self.target.outputs(theta, x, "eval", {n: b.clone() for n, b in buffers.items()})
                 total -= self.target.log_lik(outputs, y, theta).sum(1)
-            count += len(index)
-        return total / count
+        return total / self.validation.n
 
     def _check_memory(self, theta: Tensor) -> None:
         if self.kept:
@@ -213,3 +242,8 @@ class Training:
             posterior.save(fresh)
             shutil.rmtree(self.home.posterior, ignore_errors=True)
             fresh.replace(self.home.posterior)
+
+
+def _check_finite(theta: Tensor, done: int) -> None:
+    if not bool(torch.isfinite(theta).all()):
+        raise Diverged(f"at step {done} a weight left the finite; try a smaller step_size or learning_rate")

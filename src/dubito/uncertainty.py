@@ -22,7 +22,8 @@ def variation_ratio(mean_probs: Tensor) -> Tensor:
 
 def votes(probs: Tensor) -> Tensor:
     """(draws, ..., C) -> (..., C): how many draws put each class first."""
-    return torch.nn.functional.one_hot(probs.argmax(-1), probs.shape[-1]).sum(0).to(probs.dtype)
+    top = probs.argmax(-1).movedim(0, -1)
+    return torch.zeros_like(probs[0]).scatter_add_(-1, top, torch.ones_like(top, dtype=probs.dtype))
 
 
 def vote_ratio(votes: Tensor) -> Tensor:

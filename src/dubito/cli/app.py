@@ -154,7 +154,7 @@ def predict(
     found = predicting.predict(run, _source(data, split), part, draws, seed, progress=not quiet)
     rows = predicting.write(out, predicting.arrays(run, found.prediction))
     if not quiet:
-        print(f"{out}: {rows:,} rows, {found.prediction.n_draws:,} networks averaged")
+        print(f"{out}: {rows:,} rows; networks averaged: {found.prediction.n_draws:,}")
 
 
 @app.command()
@@ -240,6 +240,21 @@ def study(
         print_result(listing.studies_result())
     else:
         studies.run(name, quick=quick, device=device, folder=folder, seed=seed, progress=not quiet)
+
+
+@app.command()
+def selfcheck(
+    quick: Annotated[bool, typer.Option("--quick", help="Shorter runs, under two minutes.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+) -> None:
+    """Check every method against posteriors that are known; exit status 1 if one is wrong."""
+    from dubito import selfcheck
+    from dubito.report import print_result
+
+    found = selfcheck.run(quick=quick, progress=not quiet)
+    print_result(found)
+    if not found.numbers["passed"]:
+        raise typer.Exit(1)
 
 
 def _source(data: str, split: int | None) -> "DataSettings":

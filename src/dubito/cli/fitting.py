@@ -10,7 +10,8 @@ import dubito
 from dubito.cli import nets, rows
 from dubito.cli.settings import FitSettings
 from dubito.posteriors.base import Posterior
-from dubito.posteriors.files import make_folder, write_atomically
+from dubito.posteriors.files import write_atomically
+from dubito.runs import RunFolder
 
 CONFIG = "fit.toml"
 
@@ -27,8 +28,9 @@ class Prepared(NamedTuple):
 def fit(settings: FitSettings, progress: bool) -> Posterior:
     """Run or resume; the folder says by `fit.toml` how to repeat it."""
     prepared = prepare(settings)
-    folder = make_folder(settings.run.folder)
-    if not (folder / "run.json").exists():
+    home = RunFolder(settings.run.folder)
+    folder = home.path
+    if home.is_new():
         _note(settings, prepared, folder)
     try:
         posterior = _run(settings, prepared, progress)

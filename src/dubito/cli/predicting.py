@@ -3,11 +3,13 @@
 import csv
 import io
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 import dubito
 from dubito import metrics
@@ -31,10 +33,11 @@ class Run(NamedTuple):
 
 
 class Predicted(NamedTuple):
-    """A prediction and, where the rows have them, the targets as the likelihood sees them."""
+    """A prediction, the inputs as the network saw them and, where the rows have them, the targets as they were read."""
 
     prediction: Prediction
-    y: Any
+    x: Tensor
+    y: Tensor | None
 
 
 def open_run(folder: Path, device: str) -> Run:
@@ -49,11 +52,14 @@ def open_run(folder: Path, device: str) -> Run:
 
 
 def predict(run: Run, data: DataSettings, part: rows.Part, draws: int, seed: int, progress: bool) -> Predicted:
-    """What the posterior says about rows like those of its training."""
+    """What the posterior says about rows like those of its training; of the same set, those of the same split."""
+    trained = run.settings.data
+    if data.split is None and data.source == trained.source:
+        data = replace(data, split=trained.split)
     found = rows.open_rows(data, part, run.encoding)
     x = run.encoding.inputs(found.x, data.source)
     prediction = run.posterior.predict(x, draws=draws, seed=seed, progress=progress)
-    return Predicted(prediction, found.y)
+    return Predicted(prediction, x, found.y)
 
 
 def scores(run: Run, predicted: Predicted, source: str) -> dict[str, float]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from dubito import metrics, plots
 from dubito.cli.predicting import Predicted, Run, open_run, predict, scores
@@ -14,6 +15,7 @@ from dubito.cli.settings import DataSettings
 from dubito.posteriors.base import Posterior
 from dubito.results import Figure, Result, Table, environment
 
+DIAGNOSED = 200  # rows whose predictions are diagnosed
 CURVES = {"fit": "training", "validation": "validation", "complexity": "complexity (prior)"}
 
 
@@ -42,12 +44,13 @@ def run_result(folder: Path, data: DataSettings | None, draws: int, seed: int, d
     run = open_run(folder, device)
     records = _history(folder)
     tables, figures, numbers = [], [_history_figure(records)] if len(records) > 1 else [], {}
+    predicted = None
     if data is not None:
         predicted = predict(run, data, "test", draws, seed, progress=False)
         numbers = scores(run, predicted, data.source)
         tables.append(scores_table(numbers, data.source, predicted))
         figures += _prediction_figures(run, predicted)
-    mixing, summary = _diagnosis(run.posterior)
+    mixing, summary = _diagnosis(run.posterior, None if predicted is None else predicted.x[:DIAGNOSED])
     tables += mixing
     return Result(
         name=re.sub(r"[^A-Za-z0-9._-]+|^[^A-Za-z0-9]+", "-", folder.resolve().name).strip("-") or "run",
@@ -64,7 +67,7 @@ def run_result(folder: Path, data: DataSettings | None, draws: int, seed: int, d
 def scores_table(found: Mapping[str, float], source: str, predicted: Predicted) -> Table:
     """Scores in one row."""
     prediction = predicted.prediction
-    note = f"{len(prediction):,} rows, {prediction.n_draws:,} networks averaged; nll in nats a row."
+    note = f"{len(prediction):,} rows; networks averaged: {prediction.n_draws:,}; nll in nats a row."
     return Table(f"On {Path(source).name if '.' in source else source}", tuple(found), [tuple(found.values())], note)
 
 
@@ -103,18 +106,21 @@ def last_table(folder: Path) -> list[Table]:
     return [Table("At the end", tuple(records[-1]), [tuple(records[-1].values())], "Nats per datum.")]
 
 
-def _diagnosis(posterior: Posterior) -> tuple[list[Table], str]:
+def _diagnosis(posterior: Posterior, x: Tensor | None) -> tuple[list[Table], str]:
     """R-hat and effective sample sizes where there are chains, or the reason why not."""
     try:
-        found = posterior.diagnose()
+        found = posterior.diagnose(x)
     except ValueError as error:
         return [], f"No diagnostics: {error}."
     rows = found.table()
-    table = Table("Mixing of the weights", tuple(rows[0]), [tuple(row.values()) for row in rows])
+    digits = {name: ".4g" for name in ("min", "median", "max", "limit")}
+    table = Table("Mixing of the chains", tuple(rows[0]), [tuple(row.values()) for row in rows], formats=digits)
     return [table], "The chains have mixed." if found.ok else "The chains have not mixed well; see the table of mixing."
 
 
 def _prediction_figures(run: Run, predicted: Predicted) -> list[Figure]:
+    if predicted.y is None:
+        return []
     prediction, y = predicted.prediction, run.encoding.targets(predicted.y, "the data")
     if prediction.kind == "classification":
         curve = metrics.reliability(prediction.probs, y)

@@ -66,7 +66,9 @@ class Encoding:
         index = torch.searchsorted(labels, y.contiguous()).clamp_max(len(labels) - 1)
         if bool((labels[index] != y).any()):
             strange = int(y[labels[index] != y][0])
-            raise ValueError(f"{source} has the label {strange}, unseen in training: {', '.join(map(str, labels))}")
+            raise ValueError(
+                f"{source} has the label {strange}, unseen in training: {', '.join(map(str, self.labels))}"
+            )
         return index
 
     def class_names(self, count: int) -> list[str]:

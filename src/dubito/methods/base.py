@@ -72,6 +72,11 @@ class Method(ABC, Generic[State]):
     live_norm: ClassVar[bool] = False  # whether BatchNorm statistics move while it trains
     full_batch: ClassVar[bool] = False
 
+    @property
+    def needs_index(self) -> bool:
+        """Whether it must know which rows a batch holds."""
+        return False
+
     @abstractmethod
     def init(self, theta: Tensor, target: Target, tick: Tick) -> State:
         """The state at the starting points theta (S, D), which are copied."""

@@ -30,6 +30,10 @@ class DeepEnsemble(MAP):
     answer = "ensemble"
     default_members = 5
 
+    @property
+    def needs_index(self) -> bool:
+        return self.bootstrap
+
     def init(self, theta: Tensor, target: Target, tick: Tick) -> DescentState:
         state = super().init(theta, target, tick)
         if not self.bootstrap:

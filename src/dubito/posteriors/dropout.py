@@ -67,4 +67,5 @@ class DropoutPosterior(Posterior):
 def stored(folder: Path, manifest: Mapping[str, Any], net: Net, likelihood: Likelihood) -> DropoutPosterior:
     """The posterior a folder holds."""
     prepared = net.with_dropout(manifest.get("dropout"))
-    return DropoutPosterior(prepared, likelihood, StoredSamples(folder, manifest), manifest.get("about", {}))
+    size = net.layout.size + Layout.of(likelihood.parameters()).size
+    return DropoutPosterior(prepared, likelihood, StoredSamples(folder, manifest, size), manifest.get("about", {}))

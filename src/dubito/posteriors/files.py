@@ -98,19 +98,21 @@ class SampleFolder:
             self._writer.append(row)
         except OSError as error:
             raise explain(error, self.folder) from error
-        self.rows = self._writer.rows
-        self._publish(len(theta))
+        self.rows, self.manifest["chains"] = self._writer.rows, len(theta)
+
+    def publish(self) -> None:
+        """Tell readers of the rows written so far; a run that goes over old rows again takes none back."""
+        if self.rows > self._most and self._writer is not None:
+            write_manifest(self.folder, {**self.manifest, **self._writer.layout()})
+            self._most = self.rows
 
     def finish(self) -> None:
         """Cut the last shard to its true size."""
-        if self._writer is not None:
-            self._writer.finish()
-
-    def _publish(self, chains: int) -> None:
-        if self.rows <= self._most or self._writer is None:
-            return
-        write_manifest(self.folder, {**self.manifest, **self._writer.layout(), "chains": chains})
-        self._most = self.rows
+        try:
+            if self._writer is not None:
+                self._writer.finish()
+        except OSError as error:
+            raise explain(error, self.folder) from error
 
     def _readable(self) -> int:
         try:
@@ -155,3 +157,4 @@ def save_samples(folder: str | Path, posterior: Any, extra: Mapping[str, Any]) -
         first = row * samples.chains
         writer.append(*samples.get(range(first, first + samples.chains)))
     writer.finish()
+    writer.publish()

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from dubito import likelihoods
-from dubito.config import from_dict
+from dubito.config import from_dict, to_dict
 from dubito.likelihoods import Likelihood
 from dubito.net import Net
 from dubito.nn import build
@@ -33,7 +33,7 @@ def load(
         opener = OPENERS[manifest["kind"]]
         prepared = _net(folder, manifest, net).to(pick_device(device))
         return opener(folder, manifest, prepared, likelihood or _likelihood(manifest))
-    except KeyError as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise Damaged(f"{folder / files.MANIFEST} lacks or does not know {error}; restore it or fit again") from error
 
 
@@ -46,10 +46,27 @@ def merge(posteriors: Sequence[Posterior]) -> SamplesPosterior:
         raise ValueError("only posteriors made of stored networks can be merged; MC dropout keeps masks, not samples")
     first = chains[0]
     for other in chains[1:]:
-        if other.net.layout != first.net.layout or repr(other.likelihood) != repr(first.likelihood):
+        if other.net.layout != first.net.layout or to_dict(other.likelihood) != to_dict(first.likelihood):
             raise ValueError(f"{other!r} and {first!r} are posteriors of different networks or likelihoods")
+        _check_constants(other, first)
     form: Form = "chains" if all(p.form == "chains" for p in chains) else "ensemble"
     return replace(first, samples=JoinedSamples([p.samples for p in chains]), form=form)
+
+
+def _check_constants(one: SamplesPosterior, other: SamplesPosterior) -> None:
+    """Merged networks share what the samples do not hold: fixed parameters and resting buffers."""
+    ours, theirs = _constants(one), _constants(other)
+    for name in [*ours, *theirs]:
+        if name not in ours or name not in theirs or not torch.equal(ours[name], theirs[name]):
+            raise ValueError(
+                f"the posteriors differ in {name!r}, which is no part of their samples; fit both from the same network"
+            )
+
+
+def _constants(posterior: SamplesPosterior) -> dict[str, Tensor]:
+    moving = posterior.samples.get([0])[1]
+    held = posterior.net.constants() | dict(posterior.net.module.named_buffers())
+    return {n: t.cpu() for n, t in held.items() if n not in moving}
 
 
 def _net(folder: Path, manifest: Mapping[str, Any], module: nn.Module | None) -> Net:
@@ -89,6 +106,13 @@ def _fill(folder: Path, net: Net) -> None:
         raise Damaged(f"{folder / files.CONSTANTS} is missing or damaged; restore it or fit again") from error
     own: dict[str, Tensor] = {f"parameter/{n}": p for n, p in net.module.named_parameters()}
     own |= {f"buffer/{n}": b for n, b in net.module.named_buffers()}
+    for name in [*held, *(n for n in own if n.startswith("buffer/"))]:
+        shapes = [None if name not in d else tuple(d[name].shape) for d in (held, own)]
+        if shapes[0] != shapes[1]:
+            raise ValueError(
+                f"{folder} belongs to another network: {name.partition('/')[2]!r} is {_say(shapes[0])} there and "
+                f"{_say(shapes[1])} here"
+            )
     with torch.no_grad():
         for name, value in held.items():
             own[name].copy_(value)

@@ -138,4 +138,5 @@ def coordinate_names(layout: Layout, columns: Sequence[int]) -> list[str]:
 def stored(folder: Path, manifest: Mapping[str, Any], net: Net, likelihood: Likelihood) -> SamplesPosterior:
     """The posterior a folder holds, its samples left on disk."""
     about = manifest.get("about", {})
-    return SamplesPosterior(net, likelihood, StoredSamples(folder, manifest), manifest["form"], about)
+    size = net.layout.size + Layout.of(likelihood.parameters()).size
+    return SamplesPosterior(net, likelihood, StoredSamples(folder, manifest, size), manifest["form"], about)

@@ -62,19 +62,26 @@ class MemorySamples(Samples):
         self.rows, self.chains = theta.shape[:2]
 
     def get(self, index: Sequence[int]) -> tuple[Tensor, dict[str, Tensor]]:
-        at = torch.as_tensor(list(index), device=self.theta.device)
+        at: Any = torch.as_tensor(list(index), device=self.theta.device)
+        if len(index) and list(index) == list(range(index[0], index[0] + len(index))):
+            at = slice(index[0], index[0] + len(index))  # a view, not a copy
         return self.theta.flatten(0, 1)[at], {n: b.flatten(0, 1)[at] for n, b in self.buffers.items()}
 
 
 class StoredSamples(Samples):
     """Samples in the shards of a folder, read where and when they are asked for."""
 
-    def __init__(self, folder: Path, manifest: Mapping[str, Any]) -> None:
-        self.folder, self.rows, self.chains = folder, int(manifest["rows"]), int(manifest["chains"])
-        self.capacity, self.names = int(manifest["shard_rows"]), list(manifest["tensors"])
-        self._open: dict[int, Any] = {}
+    def __init__(self, folder: Path, manifest: Mapping[str, Any], size: int) -> None:
+        self.folder, self.size, self._open = folder, size, dict[int, Any]()
+        try:
+            self.rows, self.chains = int(manifest["rows"]), int(manifest["chains"])
+            self.capacity, self.names = int(manifest["shard_rows"]), list(manifest["tensors"])
+            if min(self.rows, self.chains, self.capacity) < 1 or THETA not in self.names:
+                raise ValueError("a number in it is impossible")
+        except (TypeError, ValueError) as error:
+            raise Damaged(f"the manifest in {folder} is damaged ({error}); restore it or fit again") from error
         for number in range(-(-self.rows // self.capacity)):
-            self._shard(number)
+            self._check(number)
 
     def get(self, index: Sequence[int]) -> tuple[Tensor, dict[str, Tensor]]:
         found = {name: [self._read(name, i) for i in index] for name in self.names}
@@ -88,6 +95,22 @@ class StoredSamples(Samples):
         part: Tensor = self._shard(number).get_slice(name)[inside : inside + 1, chain : chain + 1]
         return part[0, 0]
 
+    def _check(self, number: int) -> None:
+        """A shard must hold the rows that the manifest promises, of the network's size."""
+        promised = min(self.capacity, self.rows - number * self.capacity)
+        for name in self.names:
+            try:
+                rows, chains, *shape = self._shard(number).get_slice(name).get_shape()
+            except (SafetensorError, ValueError) as error:
+                raise self._damaged(number, str(error)) from error
+            if rows < promised or chains != self.chains or (name == THETA and shape != [self.size]):
+                found = f"{name} is {[rows, chains, *shape]} where {[promised, self.chains, self.size]} was expected"
+                raise self._damaged(number, found)
+
+    def _damaged(self, number: int, why: str) -> Damaged:
+        path = self.folder / shard_name(number)
+        return Damaged(f"{path} is damaged or cut short ({why}); restore it or fit again")
+
     def _shard(self, number: int) -> Any:
         if number not in self._open:
             path = self.folder / shard_name(number)
@@ -96,7 +119,7 @@ class StoredSamples(Samples):
             except FileNotFoundError as error:
                 raise Damaged(f"{path} is missing; restore it or fit again") from error
             except (SafetensorError, OSError) as error:
-                raise Damaged(f"{path} is damaged or cut short ({error}); restore it or fit again") from error
+                raise self._damaged(number, str(error)) from error
         return self._open[number]
 
 
@@ -160,11 +183,13 @@ class SampleWriter:
             self._ready.clear()
 
     def _prepare(self, path: Path) -> None:
-        """Lay a shard out at its full size, keeping the rows it has."""
+        """Lay a shard out at its full size, keeping the rows it has; never is a half-made one under its name."""
         if path.exists():
             self._resize(path, self.capacity)
         else:
-            self._lay_out(path, self.capacity)
+            partial = path.with_suffix(".partial")
+            self._lay_out(partial, self.capacity)
+            partial.replace(path)
         self._ready.add(path)
 
     def _resize(self, path: Path, rows: int) -> None:
@@ -174,6 +199,8 @@ class SampleWriter:
             old_header = source.read(8)
             old_header += source.read(int.from_bytes(old_header, "little"))
             old_rows = json.loads(old_header[8:])[THETA]["shape"][0]
+            if old_rows == rows:
+                return
             self._lay_out(partial, rows)
             with partial.open("r+b") as out:
                 old, new = len(old_header), len(self._header(rows))

@@ -1,9 +1,9 @@
 """Settings of each method on a problem, worked out from the problem's curvature and not tuned.
 
 For a sampler with step size eps and a direction of curvature h, SGLD and SGHMC with friction a have the stationary
-variance 1 / (h (1 - eps h / 4)) and 1 / (h (1 - eps h / (4 (2 - a)))), and forget where they were in about
-2 a / (eps h) steps. So eps = SHARE a / h_max costs at most a few per cent of the variance, and 2 h_max / (SHARE h_min)
-steps make one independent draw.
+variance 1 / (h (1 - eps h / 4)) and 1 / (h (1 - eps h / (4 (2 - a)))) on all data, and forget where they were in about
+2 a / (eps h) steps. So eps = SHARE a / h_max inflates the variance by a few per cent at most, and two relaxation times
+of 2 h_max / (SHARE h_min) steps make one independent draw.
 """
 
 import math
@@ -14,22 +14,24 @@ from dubito.methods.base import Method
 from dubito.selfcheck.problems import RATE, Problem, Reference
 
 SHARE = 0.25  # of the inverse curvature a sampler's step takes
-FORGET = 6  # relaxation times until the start no longer matters
+FORGET = 4  # relaxation times until the start no longer matters
 MOMENTUM = 0.9
+MASKS = 3  # times longer descents under dropout, whose masks do not average out over an epoch as batches do
 CYCLES, EXPLORATION = 2, 0.25
+ADAPTATION = 150  # trajectories in which HMC finds its step size
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to run: chains side by side, independent draws wanted of them together, and descent in epochs of decay."""
+    """How long to run: chains side by side, independent draws wanted of them together, steps of descent."""
 
     chains: int
     draws: int
-    descent: int
+    descent: int  # times the condition number
 
 
-QUICK = Effort(chains=128, draws=2_000, descent=300)
-FULL = Effort(chains=256, draws=20_000, descent=3_000)
+QUICK = Effort(chains=128, draws=2_000, descent=200)
+FULL = Effort(chains=256, draws=10_000, descent=2_000)
 
 
 @dataclass(frozen=True)
@@ -43,71 +45,72 @@ class Plan:
 
 
 def plan(cls: type[Method[Any]], problem: Problem, reference: Reference, effort: Effort) -> Plan:
-    """Settings for any method, by the names of its fields."""
+    """Settings for any method, by the names of its fields; stochastic methods see half of the data at a time."""
     names = {f.name for f in fields(cls) if f.init}  # type: ignore[arg-type]
-    half = None if cls.full_batch else len(problem.y) // 2
+    batch = None if cls.full_batch else len(problem.y) // 2
     if "learning_rate" in names:
-        return _descent(cls, names, len(problem.y), half, reference, effort)
+        return _descent(cls, names, len(problem.y), batch, reference, effort)
     if "leapfrog" in names:
         return _trajectories(cls, reference, effort)
     if "step_size" in names:
-        return _diffusion(cls, names, len(problem.y), half, reference, effort)
-    return Plan(cls(), effort.descent, None, half)
+        return _diffusion(cls, names, len(problem.y), batch, reference, effort)
+    return Plan(cls(), effort.descent, None, batch)
 
 
 def _descent(
-    cls: type[Method[Any]], names: set[str], n: int, half: int | None, reference: Reference, effort: Effort
+    cls: type[Method[Any]], names: set[str], n: int, batch: int | None, reference: Reference, effort: Effort
 ) -> Plan:
-    """Steps of the inverse curvature of the loss per datum, decaying to zero so that batch and mask noise averages out."""
+    """Steps of the inverse curvature of the loss per datum that decay to zero, so that noise averages out."""
     wished = {
         "learning_rate": (1 - MOMENTUM) * n / reference.high,
         "optimiser": "sgd",
         "momentum": MOMENTUM,
         "schedule": "cosine",
         "rate": RATE,
+        "cycles": CYCLES,
     }
-    cycles = int(_default(cls, "cycles", 1))
-    steps = math.ceil(effort.descent * reference.high / reference.low / 3) * cycles
-    return Plan(cls(**{k: v for k, v in wished.items() if k in names}), steps, None, half)
+    rounds = (MASKS if "rate" in names else 1) * (CYCLES if "cycles" in names else 1)
+    steps = math.ceil(effort.descent * reference.high / reference.low) * rounds
+    return Plan(cls(**{k: v for k, v in wished.items() if k in names}), steps, None, batch)
 
 
 def _diffusion(
-    cls: type[Method[Any]], names: set[str], n: int, half: int | None, reference: Reference, effort: Effort
+    cls: type[Method[Any]], names: set[str], n: int, batch: int | None, reference: Reference, effort: Effort
 ) -> Plan:
     """A step that is a share of the inverse curvature, and as many relaxation times as give the draws wanted."""
-    friction, floor = float(_default(cls, "friction", 1.0)), float(_default(cls, "floor", 1.0))
+    friction, floor = _default(cls, "friction", 1.0), _default(cls, "floor", 1.0)
+    size = SHARE * friction / reference.high
     relax = max(2 * reference.high / (SHARE * reference.low), 2 / friction)
-    if "floor" in names:  # steps are divided by floor + a typical gradient per datum, of which floor is the least
-        relax *= 1 + math.sqrt(reference.high / (n * (half or n))) / floor
-    size = SHARE * friction * floor / reference.high
+    if "floor" in names:  # RMSprop's metric: the root mean square gradient per datum is sqrt(curvature / (n batch))
+        least, most = (floor + math.sqrt(h / (n * (batch or n))) for h in (reference.low, reference.high))
+        size, relax = size * least, relax * most / least
     burn_in, sampling = math.ceil(FORGET * relax), math.ceil(effort.draws * 2 * relax / effort.chains)
     thin = max(1, round(relax / 4))
     if "cycles" in names:
-        return _cycles(cls, size, burn_in, sampling, thin, half, effort)
+        return _cycles(cls, size, burn_in, sampling, thin, batch, effort)
     method = cls(step_size=size, burn_in=burn_in, thin=thin)  # type: ignore[call-arg]
-    return Plan(method, burn_in + sampling, effort.chains, half)
+    return Plan(method, burn_in + sampling, effort.chains, batch)
 
 
 def _cycles(
-    cls: type[Method[Any]], size: float, burn_in: int, sampling: int, thin: int, half: int | None, effort: Effort
+    cls: type[Method[Any]], size: float, burn_in: int, sampling: int, thin: int, batch: int | None, effort: Effort
 ) -> Plan:
     """The largest step while sampling is `size`; each cycle forgets that it started at a mode."""
     largest = 0.5 * (1 + math.cos(math.pi * EXPLORATION))
     travelled = 0.5 * (1 - EXPLORATION) - math.sin(math.pi * EXPLORATION) / (2 * math.pi)
     cycle = math.ceil((burn_in + sampling / CYCLES) * largest / travelled)
     method = cls(step_size=size / largest, cycles=CYCLES, exploration=EXPLORATION, thin=thin)  # type: ignore[call-arg]
-    return Plan(method, CYCLES * cycle, effort.chains, half)
+    return Plan(method, CYCLES * cycle, effort.chains, batch)
 
 
 def _trajectories(cls: type[Method[Any]], reference: Reference, effort: Effort) -> Plan:
     """Trajectories of a quarter of the slowest period, about one independent draw each."""
     step, quarter = reference.high**-0.5, math.pi / 2 * reference.low**-0.5
-    burn_in = 150
-    method = cls(step_size=step, leapfrog=math.ceil(quarter / step), burn_in=burn_in)  # type: ignore[call-arg]
-    return Plan(method, burn_in + math.ceil(2 * effort.draws / effort.chains), effort.chains, None)
+    method = cls(step_size=step, leapfrog=math.ceil(quarter / step), burn_in=ADAPTATION)  # type: ignore[call-arg]
+    return Plan(method, ADAPTATION + math.ceil(2 * effort.draws / effort.chains), effort.chains, None)
 
 
 def _default(cls: type[Method[Any]], name: str, otherwise: float) -> float:
     """The default of a field, or a value for methods without it."""
     found = [f.default for f in fields(cls) if f.name == name and f.default is not MISSING]  # type: ignore[arg-type]
-    return found[0] if found else otherwise
+    return float(found[0]) if found else otherwise

@@ -43,6 +43,7 @@ class Problem:
     grid: Tensor  # inputs at which predictions are compared
     prior: Normal
     noise: float | None = None
+    identified: bool = True  # whether the weights themselves can be compared
 
     @property
     def likelihood(self) -> Likelihood:
@@ -103,7 +104,7 @@ class Problem:
 
 
 class Reference(NamedTuple):
-    """The known answer: moments of the weights where they mean something, predictions, and the extreme curvatures."""
+    """The known answer: the extreme curvatures, moments of the weights where they mean something, and predictions."""
 
     low: float
     high: float
@@ -123,11 +124,11 @@ def masks(units: int, rate: float) -> Masked:
     return Masked(on / (1 - rate), (1 - rate) ** kept * rate ** (units - kept))
 
 
-def linear(bias: bool) -> Problem:
+def linear(bias: bool, correlation: float = 0.5) -> Problem:
     """y = x w (+ b) + noise under a normal prior: the posterior is normal in closed form."""
     d, n, noise = 3, 20, 1.0
     source = _source("linear")
-    x = _correlated(n, d, source)
+    x = _correlated(n, d, correlation, source)
     theta = torch.tensor([0.6, -0.4, 0.3, 0.5][: d + bias], dtype=torch.float64)
     formula = _linear_formula(d)
     y = formula(theta, x.double(), torch.ones(d, dtype=torch.float64)) + noise * _normal((n,), source)
@@ -141,7 +142,7 @@ def linear(bias: bool) -> Problem:
         units=d,
         x=x,
         y=y.float(),
-        grid=_correlated(50, d, source),
+        grid=_correlated(50, d, correlation, source),
         prior=Normal(std=0.5),
         noise=noise,
     )
@@ -150,7 +151,7 @@ def linear(bias: bool) -> Problem:
 def logistic() -> Problem:
     """Two weights and labels: the posterior by quadrature."""
     n, source = 40, _source("logistic")
-    x = _correlated(n, 2, source)
+    x = _correlated(n, 2, 0.5, source)
     formula = _linear_formula(2)
     logits = formula(torch.tensor([1.5, -1.0], dtype=torch.float64), x.double(), torch.ones(2, dtype=torch.float64))
     net = _seeded(lambda: nn.Linear(2, 1, bias=False))
@@ -170,9 +171,9 @@ def logistic() -> Problem:
 
 def tiny_net() -> Problem:
     """One hidden layer: no closed form, several equivalent modes, compared in the space of predictions."""
-    n, source = 30, _source("net")
+    n, source = 24, _source("net")
     x = _normal((n, 2), source).float()
-    logits = 2 * (x[:, 0] * x[:, 1]).double() + x[:, 0].double()
+    logits = (4 * x[:, 0] - 2 * x[:, 1]).double()
     net = _seeded(lambda: nn.Sequential(nn.Linear(2, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, 1)))
     return Problem(
         name="net",
@@ -185,6 +186,7 @@ def tiny_net() -> Problem:
         y=_labels(logits, source),
         grid=_square(),
         prior=Normal(std=1.0),
+        identified=False,
     )
 
 
@@ -216,9 +218,10 @@ def quadrature(problem: Problem) -> Reference:
     return Reference(*_extremes(curvature), mean, variance, probs=two_sided(torch.as_tensor(probs)))
 
 
-def steepest(problem: Problem, thetas: Tensor) -> float:
-    """The largest curvature met at some weight vectors (S, D)."""
-    return max(float(torch.linalg.eigvalsh(problem.curvature(theta.double()))[-1]) for theta in thetas)
+def steepness(problem: Problem, thetas: Tensor) -> float:
+    """The largest curvature at weight vectors (S, D), averaged over them."""
+    curvatures = torch.stack([problem.curvature(theta.double()) for theta in thetas])
+    return float(torch.linalg.eigvalsh(curvatures)[:, -1].mean())
 
 
 def two_sided(probability: Tensor) -> Tensor:
@@ -258,11 +261,11 @@ def _normal(shape: tuple[int, ...], source: torch.Generator) -> Tensor:
     return torch.randn(shape, generator=source, dtype=torch.float64)
 
 
-def _correlated(n: int, d: int, source: torch.Generator) -> Tensor:
-    """n inputs with exactly zero mean, unit variance and correlation 1/2, so that their weights are correlated too."""
+def _correlated(n: int, d: int, correlation: float, source: torch.Generator) -> Tensor:
+    """n inputs whose sample mean, variance and correlation are exactly 0, 1 and as given."""
     raw = _normal((n, d), source)
     axes = torch.linalg.qr(raw - raw.mean(0))[0] * math.sqrt(n)
-    mixing = torch.linalg.cholesky(torch.full((d, d), 0.5, dtype=torch.float64).fill_diagonal_(1.0))
+    mixing = torch.linalg.cholesky(torch.full((d, d), correlation, dtype=torch.float64).fill_diagonal_(1.0))
     return (axes @ mixing.T).float()
 
 

@@ -1,10 +1,20 @@
 """What a study is, and what studies share."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
+from torch import nn
+
+from dubito.config import to_dict
 from dubito.data import DataError, DataSet, load
-from dubito.results import Result
+from dubito.fit import fit
+from dubito.likelihoods import Likelihood
+from dubito.methods.base import Method
+from dubito.posteriors.base import Posterior
+from dubito.priors import PriorSpec
+from dubito.results import Result, Table, published_beside_measured
+from dubito.rng import isolated
 
 
 @dataclass(frozen=True)
@@ -25,10 +35,45 @@ class Study:
     """As typed on the command line, with dashes; also the name of its result."""
     title: str
     source: str
-    """Whose experiment it is; ends a summary."""
+    """Whose experiment it is; ends the summary."""
     shows: str
     """What it shows, in one sentence for the list of studies."""
     run: Callable[[Settings], Result]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A method, the network it is given and how long it runs."""
+
+    method: Method[Any]
+    net: nn.Module
+    steps: int
+    members: int | None = None
+    batch_size: int | None = None
+
+    def fit(
+        self, data: Any, settings: Settings, likelihood: Likelihood | None = None, prior: PriorSpec | None = None
+    ) -> Posterior:
+        """Carry it out."""
+        return fit(
+            self.net,
+            data,
+            self.method,
+            likelihood=likelihood,
+            prior=prior,
+            steps=self.steps,
+            members=self.members,
+            batch_size=self.batch_size,
+            seed=settings.seed,
+            device=settings.device,
+            progress=settings.progress,
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """As plain values, for the settings of a result."""
+        weights = sum(p.numel() for p in self.net.parameters())
+        shown = {"steps": self.steps, "members": self.members, "batch_size": self.batch_size, "weights": weights}
+        return {**to_dict(self.method), **{key: value for key, value in shown.items() if value is not None}}
 
 
 @dataclass(frozen=True)
@@ -44,6 +89,12 @@ class Gathered:
         return f"Run without {', '.join(self.missing)}, not found here." if self.missing else ""
 
 
+def built(factory: Callable[[], nn.Module], settings: Settings) -> nn.Module:
+    """A fresh network whose first weights depend on the seed alone."""
+    with isolated(settings.seed, "study"):
+        return factory()
+
+
 def gather(names: Sequence[str]) -> Gathered:
     """Load data sets by name and go on without those that cannot be had, unless none can."""
     sets: dict[str, DataSet] = {}
@@ -56,3 +107,9 @@ def gather(names: Sequence[str]) -> Gathered:
     if not sets:
         raise DataError(next(iter(missing.values()), "the study names no data set; give it at least one."))
     return Gathered(sets, missing)
+
+
+def against_published(title: str, rows: Iterable[tuple[str, float | None, float | None, str]]) -> Table:
+    """Published beside measured, with the digits that publications have."""
+    table = published_beside_measured(title, rows)
+    return replace(table, formats={**table.formats, "measured": ".4g"})

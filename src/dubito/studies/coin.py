@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 import dubito
 from dubito import plots
-from dubito.results import Figure, Result, published_beside_measured
-from dubito.studies.base import Settings, Study
+from dubito.results import Figure, Result
+from dubito.studies.base import Plan, Settings, Study, against_published, built
 
 Floats = NDArray[np.float64]
 
@@ -81,18 +81,9 @@ def sampled(case: Tosses, settings: Settings) -> tuple[Floats, float]:
     """Draws of theta by HMC on its logit, the one weight of a net that sees a constant, and the error of their mean."""
     chains, kept = size(settings)
     y = torch.tensor([1.0] * case.heads + [0.0] * case.tails)
-    posterior = dubito.fit(
-        nn.Linear(1, 1, bias=False),
-        (torch.ones(len(y), 1), y),
-        dubito.HMC(leapfrog=LEAPFROG, burn_in=BURN_IN),
-        likelihood=dubito.Bernoulli(),
-        prior=UniformChance(),
-        steps=BURN_IN + kept,
-        members=chains,
-        seed=settings.seed,
-        device=settings.device,
-        progress=settings.progress,
-    )
+    net = built(lambda: nn.Linear(1, 1, bias=False), settings)
+    plan = Plan(dubito.HMC(leapfrog=LEAPFROG, burn_in=BURN_IN), net, BURN_IN + kept, chains)
+    posterior = plan.fit((torch.ones(len(y), 1), y), settings, dubito.Bernoulli(), UniformChance())
     theta = posterior.predict(torch.ones(1, 1), draws=len(posterior)).draws[:, 0, 1]
     ess = float(posterior.diagnose().weights.ess_bulk[0])
     return theta.double().cpu().numpy(), float(theta.double().std()) / math.sqrt(ess)
@@ -120,7 +111,7 @@ def run(settings: Settings) -> Result:
         "next toss shows heads with probability 0.8. A grid of 19 chances comes close; where the posterior crowds "
         "against 1, as after 40 heads, the grid that ends at 0.95 cannot follow and the closed form and HMC can.",
         numbers=numbers,
-        tables=[published_beside_measured("Probability of heads at the next toss", rows)],
+        tables=[against_published("Probability of heads at the next toss", rows)],
         figures=[plots.panels("posteriors", "What the tosses say about the coin", pictures)],
         settings={"grid": GRID, "hmc": dict(zip(("chains", "kept"), size(settings), strict=True))},
     )

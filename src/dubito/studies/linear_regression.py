@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 import dubito
 from dubito import plots
-from dubito.config import to_dict
 from dubito.data import toys
-from dubito.results import Figure, Result, Table, published_beside_measured
-from dubito.studies.base import Settings, Study
+from dubito.results import Figure, Result, Table
+from dubito.studies.base import Plan, Settings, Study, against_published, built
 
 Floats = NDArray[np.float64]
 
@@ -84,39 +83,15 @@ def grid_posterior() -> Line:
     return Line(weights.ravel() @ lines, np.cov(lines.T, aweights=weights.ravel(), ddof=0))
 
 
-@dataclass(frozen=True)
-class Plan:
-    """A method and how long it runs."""
-
-    method: dubito.Method  # type: ignore[type-arg]
-    steps: int
-    members: int
-
-
-def plans(quick: bool) -> dict[str, Plan]:
-    """The methods compared with the closed form; a further one is a further line."""
-    kept = 20 if quick else 400
+def plans(settings: Settings) -> dict[str, Plan]:
+    """The methods compared with the closed form, on nn.Linear(1, 1): its weight is a, its bias b."""
+    chains, kept = (4, 20) if settings.quick else (32, 400)
+    net = built(lambda: nn.Linear(1, 1), settings)
     return {
-        "MAP": Plan(dubito.MAP(learning_rate=0.02, schedule="cosine"), 1000, 1),
-        "HMC": Plan(dubito.HMC(burn_in=100, leapfrog=6), 100 + kept, 4 if quick else 16),
-        "SGLD": Plan(dubito.SGLD(step_size=0.04, burn_in=200, thin=10), 200 + 10 * kept, 4 if quick else 32),
+        "MAP": Plan(dubito.MAP(learning_rate=0.02, schedule="cosine"), net, 1000),
+        "HMC": Plan(dubito.HMC(burn_in=100, leapfrog=6), net, 100 + kept, chains),
+        "SGLD": Plan(dubito.SGLD(step_size=0.04, burn_in=200, thin=10), net, 200 + 10 * kept, chains),
     }
-
-
-def fitted(plan: Plan, settings: Settings) -> dubito.Posterior:
-    """The posterior over nn.Linear(1, 1), whose weight is a and whose bias is b."""
-    return dubito.fit(
-        nn.Linear(1, 1),
-        toys.line(),
-        plan.method,
-        likelihood=dubito.Gaussian(std=NOISE),
-        prior=dubito.Normal(std=1.0),
-        steps=plan.steps,
-        members=plan.members,
-        seed=settings.seed,
-        device=settings.device,
-        progress=settings.progress,
-    )
 
 
 def moments(posterior: dubito.Posterior) -> Line:
@@ -130,8 +105,9 @@ def moments(posterior: dubito.Posterior) -> Line:
 
 def run(settings: Settings) -> Result:
     """Closed form, grid and methods side by side."""
-    chosen = plans(settings.quick)
-    posteriors = {name: fitted(plan, settings) for name, plan in chosen.items()}
+    chosen = plans(settings)
+    model = (dubito.Gaussian(std=NOISE), dubito.Normal(std=1.0))
+    posteriors = {name: plan.fit(toys.line(), settings, *model) for name, plan in chosen.items()}
     lines = {"exact": closed_form(), "grid, 30 x 30": grid_posterior()}
     lines |= {name: moments(posterior) for name, posterior in posteriors.items()}
     return Result(
@@ -144,13 +120,12 @@ def run(settings: Settings) -> Result:
         numbers={name: {"mean": line.mean, "cov": line.cov} for name, line in lines.items()},
         tables=[known(lines["exact"]), compared(lines)],
         figures=[bands(posteriors, lines["exact"])],
-        settings={"noise std": NOISE, "prior std": 1.0, "methods": {name: described(plan) for name, plan in chosen.items()}},
+        settings={
+            "noise std": NOISE,
+            "prior std": 1.0,
+            "methods": {name: plan.describe() for name, plan in chosen.items()},
+        },
     )
-
-
-def described(plan: Plan) -> dict[str, object]:
-    """A plan as plain values."""
-    return {**to_dict(plan.method), "steps": plan.steps, "members": plan.members}
 
 
 def known(exact: Line) -> Table:
@@ -162,14 +137,19 @@ def known(exact: Line) -> Table:
         ("maximum likelihood: a", 2.9205, best[0], ""),
         ("maximum likelihood: b", -1.7267, best[1], ""),
         ("likelihood on the grid at the maximum", 0.02433, on_grid(weights, best), "at the nearest grid point"),
-        ("likelihood on the grid at (a / 1.8, b)", 0.00975, on_grid(weights, best / (1.8, 1)), "at the nearest grid point"),
+        (
+            "likelihood on the grid at (a / 1.8, b)",
+            0.00975,
+            on_grid(weights, best / (1.8, 1)),
+            "at the nearest grid point",
+        ),
         ("posterior mean of a", 1.4512, a, "closed form"),
         ("posterior mean of b", -0.5313, b, "closed form"),
         ("posterior variance of a", 0.5031, cov[0, 0], "closed form"),
         ("posterior variance of b", 0.6923, cov[1, 1], "closed form"),
         ("posterior covariance", 0.0, cov[0, 1], "closed form"),
     ]
-    return published_beside_measured("Where the answer is exact", rows)
+    return against_published("Where the answer is exact", rows)
 
 
 def compared(lines: dict[str, Line]) -> Table:

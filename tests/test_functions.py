@@ -1,0 +1,83 @@
+"""Draws as functions: the same at every call, on any batching, in any chunks, under a memory budget."""
+
+import pytest
+import torch
+from torch import nn
+
+import dubito
+from dubito import functions
+from dubito.functions import plan_chunks, weights_at_a_time, widest
+from dubito.net import Net
+
+X = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
+Y = torch.randint(3, (12,), generator=torch.Generator().manual_seed(1))
+
+
+def net(width: int = 8) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, width), nn.Tanh(), nn.Linear(width, 3))
+
+
+POSTERIORS = {
+    "point": dubito.MAP(),
+    "ensemble": dubito.DeepEnsemble(),
+    "chains": dubito.SGLD(burn_in=0, thin=1),
+    "dropout": dubito.MCDropout(rate=0.3),
+}
+
+
+@pytest.mark.parametrize("name", POSTERIORS)
+def test_draws_are_the_same_functions_however_they_are_called(name):
+    posterior = dubito.fit(net(), (X, Y), POSTERIORS[name], steps=9, progress=False)
+    drawn = posterior.draw(5, seed=3)
+    whole = drawn(X)
+    assert whole.shape == (drawn.n, 12, 3)
+    assert torch.equal(whole, posterior.draw(5, seed=3)(X))
+    torch.testing.assert_close(torch.cat([drawn(x) for x in X.split(5)], 1), whole)
+    torch.testing.assert_close(torch.cat([part(X) for part in drawn.chunks(2)]), whole)
+    again = torch.cat([small(X) for part in drawn.chunks(3) for small in part.chunks(2)])
+    torch.testing.assert_close(again, whole)
+    torch.testing.assert_close(drawn(X.flip(0)).flip(1), whole)
+
+
+def test_noise_goes_with_its_draw():
+    posterior = dubito.fit(net(), (X, X[:, :3]), dubito.SGLD(burn_in=0, thin=1), steps=9, progress=False)
+    drawn = posterior.draw(4, seed=1)
+    parts = [part.noise()["raw_std"] for part in drawn.chunks(3)]
+    assert torch.equal(torch.cat(parts), drawn.noise()["raw_std"])
+    assert len(set(drawn.noise()["raw_std"].tolist())) == 4
+
+
+def test_chunks_keep_to_their_budgets(monkeypatch):
+    held = Net(net(width=64))
+    wide = widest(held, X[:1])
+    assert wide == (64 + 64) * 4
+    monkeypatch.setattr(functions, "ACTIVATION_BYTES", 1 << 20)
+    monkeypatch.setattr(functions, "WEIGHT_BYTES", 10 * held.layout.size * 4)
+    posterior = dubito.fit(net(64), (X, Y), dubito.SGLD(burn_in=0, thin=1), steps=40, progress=False)
+    plan = plan_chunks(posterior.draw(40), X[:1], None)
+    assert plan.draws == weights_at_a_time(posterior.net) - 2 == 8
+    assert plan.draws * plan.rows * wide <= 1 << 20
+    assert plan_chunks(posterior.draw(40), X[:1], 7).rows == 7
+
+
+def test_dropout_draws_share_one_network_instead_of_copying_it(monkeypatch):
+    posterior = dubito.fit(net(), (X, Y), dubito.MCDropout(rate=0.3), steps=2, progress=False)
+    monkeypatch.setattr(functions, "WEIGHT_BYTES", 2 * posterior.net.layout.size * 4)
+    sizes = []
+    original = posterior.samples.get
+
+    def get(index):
+        sizes.append(len(index))
+        return original(index)
+
+    monkeypatch.setattr(posterior.samples, "get", get)
+    assert posterior.predict(X, draws=50).n_draws == 50
+    assert max(sizes) <= 2
+
+
+def test_inputs_the_network_cannot_take_are_refused():
+    with pytest.raises(ValueError, match=r"does not accept rows of \(5,\) float32"):
+        widest(Net(net()), torch.randn(1, 5))
+    held = Net(net())
+    assert not any(m._forward_hooks for m in held.module.modules())
