@@ -260,11 +260,17 @@ def test_layers_without_a_batching_rule_run_one_after_another(name):
     torch.testing.assert_close(outputs[0], net.eval()(x))
 
 
-@pytest.mark.parametrize("name", ["attention with dropout", "gru with dropout", "transformer with dropout", "fused dropout"])
+@pytest.mark.parametrize(
+    "name", ["attention with dropout", "gru with dropout", "transformer with dropout", "fused dropout"]
+)
 def test_dropout_out_of_reach_is_refused_by_mc_dropout_and_reproducible_under_map(name):
     net, x, y = open_zoo(name)
-    with pytest.raises(ValueError, match=r"fused call that masks cannot reach; set its dropout to 0 and put nn\.Dropout"):
+    with pytest.raises(
+        ValueError, match=r"fused call that masks cannot reach; set its dropout to 0 and put nn\.Dropout"
+    ):
         dubito.fit(net, (x, y), "mc_dropout", steps=2, progress=False)
-    runs = [dubito.fit(net, (x, y), "map", steps=4, members=2, seed=s, progress=False).predict(x).draws for s in (1, 1, 2)]
+    runs = [
+        dubito.fit(net, (x, y), "map", steps=4, members=2, seed=s, progress=False).predict(x).draws for s in (1, 1, 2)
+    ]
     assert torch.equal(runs[0], runs[1])
     assert not torch.equal(runs[0][0], runs[2][0])

@@ -2,9 +2,9 @@
 
     KL(q || p) = -E_q[log p(theta)] - H[q],   q = N(mean, diag std^2),   H[q] = sum_i log std_i + 1/2 log(2 pi e)
 
-Under normal priors the expectation is closed; under any other prior it is averaged over draws and only the entropy is
-closed (Blundell et al. 2015, https://arxiv.org/abs/1505.05424, draw both). Coordinates without a distribution (`points`)
-have std 0: they bring their prior's log density and no entropy.
+Under normal priors the expectation is closed; under any other it is averaged over draws and only the entropy is closed
+(Blundell et al. 2015, https://arxiv.org/abs/1505.05424, draw both). Coordinates without a distribution, `points`, have
+std 0: they bring their prior's log density and no entropy.
 """
 
 from collections.abc import Iterator, Sequence

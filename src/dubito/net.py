@@ -184,7 +184,7 @@ class Net:
         return self._vectorise[key]
 
     def vectorises_draws(self, f: Callable[..., Any], args: tuple[Any, ...], x: Inputs, mode: Mode) -> bool:
-        """Whether draws of f that share their weights run side by side: they make one tall product, where there is a rule."""
+        """Whether draws of f that share their weights run side by side: wherever vmap can, as one tall product."""
         key = (f.__qualname__, "draws", mode, signature(x))
         if key not in self._vectorise:
             self._vectorise[key] = self._has_rule(f, args)

@@ -5,9 +5,9 @@ Where a weight W ~ N(M, S^2) is used once in a pass, as the weight of a linear m
     local     F(x, M) + sqrt(F(x^2, S^2)) zeta         one zeta per output: every example has its own weights
     flipout   F(x, M) + r F(s x, S eps)                 one eps for all examples, signs r, s per example and channel
 
-(Kingma et al. 2015, https://arxiv.org/abs/1506.02557; Wen et al. 2018, https://arxiv.org/abs/1803.04386), biases likewise.
-All other weights are drawn once per draw, W = M + S eps. A recorded pass tells which is which, and the noise is made
-outside: draws under vmap, in a loop or alone see the same numbers.
+(Kingma et al. 2015, https://arxiv.org/abs/1506.02557; Wen et al. 2018, https://arxiv.org/abs/1803.04386), and so is its
+bias. All other weights are drawn once per draw, W = M + S eps. A recorded pass tells which is which, and the noise is
+made outside: draws under vmap, in a loop or alone see the same numbers.
 """
 
 import math
@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
@@ -255,7 +254,9 @@ def scheme(estimator: Estimator, random: Collection[str], one: Uses, two: Uses) 
     for roles in calls.values():
         site = _site(roles, one, two)
         if estimator == "flipout" and site.folded:
-            why |= dict.fromkeys(roles.values(), "examples and positions share an axis, so signs cannot follow examples")
+            why |= dict.fromkeys(
+                roles.values(), "examples and positions share an axis, so no sign can follow one example"
+            )
         else:
             sites.append(site)
     paths = {name: Path("weights", reason) for name, reason in why.items()}

@@ -43,7 +43,7 @@ class FlatPrior:
     """log p(theta) over the whole flat vector: all normal stretches in one expression, the others one by one."""
 
     def __init__(self, layout: Layout, assigned: Mapping[str, Assigned], like: Tensor) -> None:
-        normal = {n: p for n, p in assigned.items() if type(p) in (Normal, Normals)}
+        normal = {n: p for n, p in assigned.items() if isinstance(p, Normal | Normals) and type(p) in (Normal, Normals)}
         self.normals = {n: layout.spans[n] for n in normal}
         self.others = [(layout.spans[n], p) for n, p in assigned.items() if isinstance(p, Prior) and n not in normal]
         mean, precision = torch.zeros(2, layout.size, dtype=torch.float64)
@@ -108,7 +108,7 @@ class Target:
 
     @cached_property
     def points(self) -> list[slice]:
-        """Where theta holds what is optimised without a distribution: `Point()`, and the likelihood's own parameters."""
+        """Where theta holds what has no distribution: `Point()`, and the likelihood's own parameters."""
         return [span for name, span in self.layout.spans.items() if name not in self.random]
 
     def start(self, net_theta: Tensor) -> Tensor:

@@ -77,10 +77,10 @@ class GaussianPosterior(Posterior):
         for one in (self, other):
             one._check_single("KL divergence")
         if self.net.layout != other.net.layout or not torch.equal(self.random.cpu(), other.random.cpu()):
-            raise ValueError(f"{self!r} and {other!r} do not spread over the same weights, so neither has a KL to the other")
-        (m, s), (m0, s0) = ((p.mean[0, self.random].double().cpu(), p.std[0, self.random].double().cpu()) for p in (self, other))  # fmt: skip
-        ratio = (s / s0).square()
-        return float(0.5 * (ratio + ((m - m0) / s0).square() - 1 - ratio.log()).sum())
+            raise ValueError(f"{self!r} and {other!r} spread over different weights, so there is no KL between them")
+        (mean, std), (other_mean, other_std) = self._spread(), other._spread()
+        ratio = (std / other_std).square()
+        return float(0.5 * (ratio + ((mean - other_mean) / other_std).square() - 1 - ratio.log()).sum())
 
     def as_prior(self) -> dict[str, Assigned]:
         """This posterior as the prior of another fit: `fit(net, data, method, prior=posterior.as_prior())`."""
@@ -117,6 +117,10 @@ class GaussianPosterior(Posterior):
         spread = int(self.random[: self.net.layout.size].sum())
         return f"<{made}: {count} over {spread:,} of {self.net.layout.size:,} weights, {self.likelihood!r}>"
 
+    def _spread(self) -> tuple[Tensor, Tensor]:
+        """Means and standard deviations of what is random, in double precision."""
+        return self.mean[0, self.random].double().cpu(), self.std[0, self.random].double().cpu()
+
     def _check_single(self, what: str) -> None:
         if len(self) > 1:
             raise Undefined(f"a mixture of {len(self)} Gaussians has no {what} in closed form; fit with members=1")
@@ -142,7 +146,9 @@ def _prior(name: str, mean: Tensor, std: Tensor) -> Assigned:
     if not bool(std.any()):
         return Point()
     if not bool(std.all()):
-        raise ValueError(f"some weights of {name!r} have no spread, as after pruning; a prior needs one for all or none")
+        raise ValueError(
+            f"some weights of {name!r} have no spread, as after pruning; a prior needs one for all or none"
+        )
     return Normals(mean, std)
 
 
