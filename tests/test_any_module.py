@@ -171,6 +171,9 @@ ZOO: dict[str, tuple[Callable[[], nn.Module], Callable[[], object], Callable[[],
 }  # fmt: skip
 
 
+FUSED = ["attention with dropout", "gru with dropout", "transformer with dropout", "fused dropout"]
+
+
 def open_zoo(name: str) -> tuple[nn.Module, object, Tensor]:
     torch.manual_seed(0)
     make, x, y = ZOO[name]
@@ -244,8 +247,8 @@ def test_members_side_by_side_and_one_after_another_give_the_same_numbers(name, 
         monkeypatch.setattr(runtime, "pays_to_vectorise", lambda *a, vectorise=vectorise: vectorise)
         fitted = dubito.fit(net, (x, y), "map", steps=4, batch_size=6, members=2, device="cpu", progress=False)
         seen[vectorise] = fitted.predict(x).draws
-    if name in ("attention with dropout", "transformer with dropout", "fused dropout"):
-        assert seen[True].shape == seen[False].shape  # fused dropout has torch's own masks, which differ under vmap
+    if name in FUSED:  # torch's own masks there, which differ between the two
+        assert seen[True].shape == seen[False].shape
     else:
         torch.testing.assert_close(seen[True], seen[False], rtol=1e-4, atol=1e-5)
 
@@ -260,17 +263,11 @@ def test_layers_without_a_batching_rule_run_one_after_another(name):
     torch.testing.assert_close(outputs[0], net.eval()(x))
 
 
-@pytest.mark.parametrize(
-    "name", ["attention with dropout", "gru with dropout", "transformer with dropout", "fused dropout"]
-)
+@pytest.mark.parametrize("name", FUSED)
 def test_dropout_out_of_reach_is_refused_by_mc_dropout_and_reproducible_under_map(name):
     net, x, y = open_zoo(name)
-    with pytest.raises(
-        ValueError, match=r"fused call that masks cannot reach; set its dropout to 0 and put nn\.Dropout"
-    ):
+    with pytest.raises(ValueError, match=r"fused call that masks cannot reach; set its dropout to 0 and put nn\.Dropout"):
         dubito.fit(net, (x, y), "mc_dropout", steps=2, progress=False)
-    runs = [
-        dubito.fit(net, (x, y), "map", steps=4, members=2, seed=s, progress=False).predict(x).draws for s in (1, 1, 2)
-    ]
+    runs = [dubito.fit(net, (x, y), "map", steps=4, members=2, seed=s, progress=False).predict(x).draws for s in (1, 1, 2)]
     assert torch.equal(runs[0], runs[1])
     assert not torch.equal(runs[0][0], runs[2][0])

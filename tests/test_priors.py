@@ -19,7 +19,7 @@ PRIORS = [
     StudentT(3.0, 0.5),
     StudentT(1.0, 2.0),
 ]
-SQRT2 = math.sqrt(2)
+GAIN = FanIn().gain
 
 
 def density(prior: Prior, w: float) -> float:
@@ -122,7 +122,7 @@ FAN_IN = [
 def test_fan_in_by_module_type(module, fans):
     assigned = assign(None, module)
     for name, fan_in in fans.items():
-        assert assigned[name].std == pytest.approx(SQRT2 / math.sqrt(fan_in)), name
+        assert assigned[name].std == pytest.approx(GAIN / math.sqrt(fan_in)), name
         assert assigned[name].mean == 0
 
 
@@ -130,7 +130,7 @@ def test_fan_in_of_a_transposed_convolution_is_what_its_outputs_sum_over_on_aver
     module = nn.ConvTranspose2d(4, 6, (4, 3), stride=(2, 3), groups=2, bias=False)
     nn.init.ones_(module.weight)
     counted = module(torch.ones(1, 4, 12, 12)).detach()[..., 6:-6, 6:-6].mean().item()
-    assert assign(None, module)["weight"].std == pytest.approx(SQRT2 / math.sqrt(counted))
+    assert assign(None, module)["weight"].std == pytest.approx(GAIN / math.sqrt(counted))
 
 
 @pytest.mark.parametrize(
@@ -155,12 +155,12 @@ def test_vectors_embeddings_and_norm_scales(module, expected):
 
 
 @pytest.mark.parametrize("width", [16, 256])
-def test_prior_networks_keep_the_scale_of_their_inputs_at_any_width(width):
+def test_a_gain_of_sqrt_2_keeps_the_scale_of_the_inputs_at_any_width(width):
     rng = torch.Generator().manual_seed(0)
     hidden = torch.randn(64, width, generator=rng)
     before = hidden.square().mean()
     for _ in range(3):
-        std = assign(None, nn.Linear(width, width, bias=False))["weight"].std
+        std = assign(FanIn(math.sqrt(2)), nn.Linear(width, width, bias=False))["weight"].std
         hidden = torch.relu(hidden @ (std * torch.randn(width, width, generator=rng)))
     ratio = (hidden.square().mean() / before).item()
     assert 0.4 < ratio < 2.5
@@ -183,7 +183,7 @@ def test_first_match_wins_and_the_rest_gets_the_default():
     assert assigned["0.weight"] == Laplace(2.0)
     assert assigned["1.weight"] == assigned["3.weight"] == Normal(3.0)
     assert assigned["1.bias"] == Point()
-    assert assigned["2.in_proj_weight"] == Normal(SQRT2 / math.sqrt(3))
+    assert assigned["2.in_proj_weight"] == Normal(GAIN / math.sqrt(3))
 
 
 def test_a_type_covers_every_parameter_inside_such_a_module():

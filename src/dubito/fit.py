@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dubito import methods, priors
+from dubito import differentiable, methods, priors
 from dubito.batches import Batches, Stream, is_stream
 from dubito.config import to_dict
 from dubito.functions import widest
@@ -66,6 +66,10 @@ def fit(
     """
     if not isinstance(net, nn.Module):
         raise ValueError(f"net must be an nn.Module, got {net!r}; wrap a function in a module, or call the class")
+    if isinstance(net, torch.jit.ScriptModule):
+        raise ValueError("a TorchScript module hides its layers; give the Python module it was made from")
+    if torch.is_inference_mode_enabled():
+        raise ValueError("fit needs gradients; call it outside torch.inference_mode()")
     chosen = methods.find(method)
     where = pick_device(device)
     assigned = priors.assign(prior, net)
@@ -76,6 +80,7 @@ def fit(
     first = feed(0)
     example = rows(first.x, slice(0, 1))
     outputs = _outputs(copied, example)
+    differentiable.check(copied, example)
     prepared = chosen.prepare(copied, example)
     resolved = _likelihood(likelihood, outputs, feed.labels(first))
     chosen.check(prepared, assigned, resolved)

@@ -84,8 +84,9 @@ class Categorical(Likelihood):
             raise ValueError("Categorical: class_axis is 0, the batch; use -1 or 1.")
 
     def log_prob(self, outputs: Tensor, y: Tensor) -> Tensor:
+        y = y.long()  # before any comparison: -100 is 156 among unsigned bytes
         ignored = y == self.ignore_index
-        labels = y.long().masked_fill(ignored, 0).unsqueeze(self.class_axis)
+        labels = y.masked_fill(ignored, 0).unsqueeze(self.class_axis)
         chosen = F.log_softmax(outputs, self.class_axis).gather(self.class_axis, labels).squeeze(self.class_axis)
         return _sum_events(chosen.masked_fill(ignored, 0.0))
 
@@ -123,6 +124,7 @@ class Categorical(Likelihood):
     def _check_labels(self, classes: int, y: Tensor) -> None:
         if classes == 1:
             raise ValueError("the network has one output, so Categorical has a single class; use Bernoulli().")
+        y = y.long()
         labels = y[y != self.ignore_index]
         outside = labels[(labels < 0) | (labels >= classes)]
         if outside.numel():

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils._pytree import tree_map
-from torch.utils.flop_counter import FlopCounterMode
 
 from dubito import running, runtime
+from dubito.cost import FlopCounter
 from dubito.dropout import Dropping, Site, locate, make_masks
 from dubito.inputs import Inputs, arguments, n_rows, plain, rows, signature
 from dubito.layout import Layout
@@ -197,9 +197,9 @@ class Net:
 
     def flops(self, x: Inputs) -> float:
         """Floating-point operations of one forward pass over x."""
-        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        with torch.no_grad(), FlopCounter() as counter:
             self(self.theta(), rows(x, slice(0, 1)))
-        return float(counter.get_total_flops()) * n_rows(x)
+        return float(counter.total) * n_rows(x)
 
     # -- Gaussian weights --------------------------------------------------------------------------------------
 
@@ -341,11 +341,16 @@ def _private_copy(module: nn.Module) -> nn.Module:
             "the network cannot be copied because it holds tensors that are part of a graph; detach them "
             "or rebuild the module"
         ) from error
+    for part in clone.modules():
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag):
+            part.sparse = False  # gradients of a flat vector are dense
     return clone.requires_grad_(False).eval()
 
 
 def _check_dtypes(parameters: Mapping[str, Tensor]) -> None:
     kinds = {p.dtype for p in parameters.values()}
+    if strange := [str(kind) for kind in kinds if not kind.is_floating_point]:
+        raise ValueError(f"the network has weights of {strange[0]}; real floating-point weights are needed")
     if len(kinds) > 1:
         raise ValueError(f"the network mixes weight types {sorted(map(str, kinds))}; convert it with net.float() first")
 

@@ -171,13 +171,17 @@ def bands(
     return Figure(name, "bands", title, (Panel(data),), caption, x_label, y_label)
 
 
-def panels(name: str, title: str, figures: Mapping[str, Figure], *, caption: str = "") -> Figure:
+def panels(
+    name: str, title: str, figures: Mapping[str, Figure], *, caption: str = "", columns: int | None = None
+) -> Figure:
     """Figures of one kind side by side on common axes, each under its key; labels and options are the first one's."""
     kinds = {figure.kind for figure in figures.values()}
     if len(kinds) != 1:
         raise ValueError(f"figure {name!r}: panels must be figures of one kind, not {sorted(kinds)!r}.")
     parts = [Panel(panel.data, key) for key, figure in figures.items() for panel in figure.panels]
-    return replace(next(iter(figures.values())), name=name, title=title, panels=parts, caption=caption)
+    first = next(iter(figures.values()))
+    options = first.options if columns is None else {**first.options, "columns": columns}
+    return replace(first, name=name, title=title, panels=parts, caption=caption, options=options)
 
 
 def _curve(name: str, series: Series) -> dict[str, Any]:

@@ -17,9 +17,9 @@ START = [sys.executable, "-m", "dubito"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(library.__file__).parents[1])}
 
 
-def process(*arguments, start=START, cwd=None):
+def process(*arguments, start=START):
     command = [*start, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=ENVIRONMENT, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=120, check=False)
 
 
 WITHOUT_TORCH = """
@@ -42,7 +42,7 @@ def test_help_and_version_do_without_torch():
         assert "dubito" in done.stdout
 
 
-def test_a_net_of_ones_own_predicts_in_a_new_process(pets, in_folder):
+def test_a_net_of_ones_own_predicts_in_a_new_process(pets, in_folder, refused, monkeypatch):
     (in_folder / "own_nets.py").write_text(
         "from torch import nn\n\n\ndef make(width):\n"
         "    return nn.Sequential(nn.Linear(2, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, 2))\n"
@@ -55,10 +55,8 @@ def test_a_net_of_ones_own_predicts_in_a_new_process(pets, in_folder):
     assert done.returncode == 0, done.stderr
     assert done.stdout == "p.csv: 60 rows; networks averaged: 1\n"
     (in_folder / "elsewhere").mkdir()
-    lost = process("predict", "../run", "--data", "../pets.csv", "--out", "p.csv", cwd=in_folder / "elsewhere")
-    assert lost.returncode == 2
-    assert lost.stderr.startswith("dubito: cannot import 'own_nets'")
-    assert lost.stderr.count("\n") == 1
+    monkeypatch.chdir("elsewhere")
+    assert "cannot import 'own_nets'" in refused("predict", "../run", "--data", "../pets.csv", "--out", "p.csv")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT to send")

@@ -111,7 +111,7 @@ def test_digits_with_dropout_and_validation(dubito):
     assert scores["networks"] == 20
     assert scores["accuracy"] > 0.5
     trained = json.loads(
-        dubito("evaluate", "run", "--data", "digits", "--part", "train", "--json", "--draws", "5", "-q").stdout
+        dubito("evaluate", "run", "--data", "digits", "--train", "--json", "--draws", "5", "-q").stdout
     )
     assert trained["rows"] == 1352
     dubito("predict", "run", "--data", "digits", "--out", "p.csv", "--draws", "5", "-q")
@@ -169,7 +169,7 @@ def test_a_report_of_several_things(dubito, pet_flags, in_folder):
     (in_folder / "results").mkdir()
     Result("one", "First result").save("results/one.json")
     Result("two", "Second result").save("results/two.json")
-    dubito("report", "run", "results", "results/two.json", "--out", "page.html", "--title", "All")
+    dubito("report", "run", "results", "results/two.json", "--out", "page.html")
     page = text("page.html")
     assert page.count("First result") >= 1
     assert page.count("Second result") >= 2

@@ -3,7 +3,7 @@
 import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,7 @@ from dubito import __version__
 from dubito.cli.guard import Guard
 
 if TYPE_CHECKING:
+    from dubito.cli.rows import Part
     from dubito.cli.settings import DataSettings
     from dubito.posteriors.base import Posterior
 
@@ -25,12 +26,13 @@ app = typer.Typer(
 
 Folder = Annotated[Path, typer.Argument(help="Folder of a run of dubito fit.")]
 Source = Annotated[str, typer.Option("--data", help="A .csv or .npz file, or the name of a set (see dubito data).")]
-Part = Annotated[Literal["train", "test"], typer.Option(help="Which part of a named set.")]
+Train = Annotated[bool, typer.Option("--train", help="Of a named set, the training and not the test part.")]
 Split = Annotated[int | None, typer.Option(help="Which standard split of a UCI set.")]
 Draws = Annotated[int, typer.Option(help="Networks to average over.")]
 Seed = Annotated[int, typer.Option(help="Which of them.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only errors.")]
+NoBar = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")]
 
 
 def _version(value: bool) -> None:
@@ -50,6 +52,18 @@ def root(
 
 
 @app.command()
+def demo(
+    folder: Annotated[Path, typer.Option(help="Where the page goes.")] = Path("demo"),
+    quick: Annotated[bool, typer.Option("--quick", help="A few steps only: the page, not the numbers.")] = False,
+    quiet: NoBar = False,
+) -> None:
+    """See what doubt is good for, on data that are embedded: a table, and a page with pictures."""
+    from dubito import demo
+
+    demo.run(folder, quick=quick, progress=not quiet)
+
+
+@app.command()
 def fit(
     config: Annotated[Path | None, typer.Option(help="Settings as TOML; flags override them.")] = None,
     folder: Annotated[str | None, typer.Option(help="Where the run is kept; the same again resumes it.")] = None,
@@ -64,7 +78,8 @@ def fit(
     likelihood: Annotated[str | None, typer.Option(help="[default: by the type of the target]")] = None,
     prior: Annotated[str | None, typer.Option(help="[default: fan_in]")] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="name=value of the method; prior.name=, likelihood.name=.")
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Of the method; prior.NAME=, likelihood.NAME= of the others."),
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Updates, burn-in included.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Instead of steps.")] = None,
@@ -141,7 +156,7 @@ def predict(
     out: Annotated[Path, typer.Option(help="Where predictions go: a .csv or an .npz file.")],
     draws: Draws = 100,
     seed: Seed = 0,
-    part: Part = "test",
+    train: Train = False,
     split: Split = None,
     device: Device = "auto",
     quiet: Quiet = False,
@@ -151,6 +166,7 @@ def predict(
 
     predicting.check_out(out)
     run = predicting.open_run(folder, device)
+    part: Part = "train" if train else "test"
     found = predicting.predict(run, _source(data, split), part, draws, seed, progress=not quiet)
     rows = predicting.write(out, predicting.arrays(run, found.prediction))
     if not quiet:
@@ -163,11 +179,11 @@ def evaluate(
     data: Source,
     draws: Draws = 100,
     seed: Seed = 0,
-    part: Part = "test",
+    train: Train = False,
     split: Split = None,
     device: Device = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+    quiet: NoBar = False,
 ) -> None:
     """Score a run on rows whose targets are known."""
     from dubito.cli import predicting, reporting
@@ -175,6 +191,7 @@ def evaluate(
     from dubito.results import Result
 
     run = predicting.open_run(folder, device)
+    part: Part = "train" if train else "test"
     found = predicting.predict(run, _source(data, split), part, draws, seed, progress=not quiet)
     scores = predicting.scores(run, found, data)
     if as_json:
@@ -193,7 +210,6 @@ def report(
     draws: Draws = 100,
     seed: Seed = 0,
     device: Device = "auto",
-    title: Annotated[str, typer.Option(help="Headline of the page.")] = "Report",
 ) -> None:
     """Write one self-contained page from results and runs."""
     from dubito.cli import reporting
@@ -201,6 +217,7 @@ def report(
 
     source = None if data is None else _source(data, split)
     results = reporting.collect(paths, source, draws, seed, device)
+    title = results[0].title if len(results) == 1 else "Report"
     print(f"wrote {write_html(results, out, title)}")
 
 
@@ -229,7 +246,7 @@ def study(
     device: Device = "auto",
     seed: Annotated[int, typer.Option(help="Of the data and the chains.")] = 0,
     folder: Annotated[Path, typer.Option(help="Where results and figures go.")] = Path("results"),
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")] = False,
+    quiet: NoBar = False,
 ) -> None:
     """Run a published experiment again: published figures beside measured ones."""
     from dubito import studies
@@ -245,7 +262,7 @@ def study(
 @app.command()
 def selfcheck(
     quick: Annotated[bool, typer.Option("--quick", help="Shorter runs, under two minutes.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+    quiet: NoBar = False,
 ) -> None:
     """Check every method against posteriors that are known; exit status 1 if one is wrong."""
     from dubito import selfcheck

@@ -73,29 +73,28 @@ def _run(settings: FitSettings, prepared: Prepared, progress: bool) -> Posterior
 
 
 def prepare(settings: FitSettings) -> Prepared:
-    """Read, split and encode the rows, and make the network."""
-    source = settings.data.source
+    """Read, divide and encode the rows, and make the network."""
+    source, run = settings.data.source, settings.run
     whole = rows.open_rows(settings.data, "train")
     if whole.y is None:
         raise ValueError(f"{source} has no targets to learn from; add an array y")
-    net = nets.build(settings.net, settings.run.seed)
-    held = _held_out(len(whole.x), settings.run.validation, settings.run.seed)
-    train = rows.Rows(whole.x[~held], whole.y[~held], whole.table)
-    encoding = rows.learn(train, settings.data.standardise, flatten=settings.net.name == "mlp")
+    net = nets.build(settings.net, run.seed)
+    train, held = _division(len(whole.x), run.validation, run.seed)
+    training = rows.Rows(whole.x[train], whole.y[train], whole.table)
+    encoding = rows.learn(training, settings.data.standardise, flatten=settings.net.name == "mlp")
     x = encoding.inputs(whole.x, source)
     made = nets.outputs(net, settings.net.name, x)
-    encoding = rows.learn_targets(encoding, whole.y[~held], made, settings.likelihood)
+    encoding = rows.learn_targets(encoding, whole.y[train], made, settings.likelihood)
     y = encoding.targets(whole.y, source)
-    validation = (x[held], y[held]) if settings.run.validation else None
-    return Prepared(net, (x[~held], y[~held]), validation, encoding)
+    return Prepared(net, (x[train], y[train]), None if held is None else (x[held], y[held]), encoding)
 
 
-def _held_out(n: int, share: float | None, seed: int) -> Tensor:
-    """Which rows are kept for validation: the same for the same seed."""
-    held = torch.zeros(n, dtype=torch.bool)
-    if share is not None:
-        count = round(share * n)
-        if not 0 < count < n:
-            raise ValueError(f"validation={share} of {n} rows leaves {count} for validation; choose another share")
-        held[torch.randperm(n, generator=torch.Generator().manual_seed(seed))[:count]] = True
-    return held
+def _division(n: int, share: float | None, seed: int) -> tuple[slice | Tensor, Tensor | None]:
+    """Rows to learn from and rows to hold out, each in their order; the same for the same seed."""
+    if share is None:
+        return slice(None), None
+    count = round(share * n)
+    if not 0 < count < n:
+        raise ValueError(f"validation={share} of {n} rows leaves {count} for validation; choose another share")
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    return order[count:].sort().values, order[:count].sort().values

@@ -113,7 +113,7 @@ def _diagnosis(posterior: Posterior, x: Tensor | None) -> tuple[list[Table], str
     except ValueError as error:
         return [], f"No diagnostics: {error}."
     rows = found.table()
-    digits = {name: ".4g" for name in ("min", "median", "max", "limit")}
+    digits = dict.fromkeys(("min", "median", "max", "limit"), ".4g")
     table = Table("Mixing of the chains", tuple(rows[0]), [tuple(row.values()) for row in rows], formats=digits)
     return [table], "The chains have mixed." if found.ok else "The chains have not mixed well; see the table of mixing."
 

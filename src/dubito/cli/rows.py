@@ -169,9 +169,9 @@ def learn_targets(encoding: Encoding, y: Tensor, outputs: Tensor, likelihood: Li
 
 
 def _number_classes(encoding: Encoding, y: Tensor, count: int) -> Encoding:
-    """Labels 0, 1, 2, ... stay; others become classes in their order."""
+    """Labels 0, 1, 2, ... stay, as do labels of tokens and pixels; others become classes in their order."""
     found = torch.unique(y).tolist()
-    if found[0] >= 0 and found[-1] < count:
+    if y.ndim > 1 or (found[0] >= 0 and found[-1] < count):
         return encoding
     if len(found) > count:
         raise ValueError(f"the target has {len(found)} classes but the network only {count} outputs; give it more, or "

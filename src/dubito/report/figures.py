@@ -85,7 +85,7 @@ def draw(figure: Figure, palette: Palette, titled: bool) -> "Canvas":
 def _draw_grid(figure: Figure, palette: Palette, titled: bool) -> "Canvas":
     from matplotlib.figure import Figure as Canvas
 
-    rows, columns = _grid(len(figure.panels))
+    rows, columns = _grid(len(figure.panels), figure.options.get("columns"))
     alone, beside = _SIZES.get(figure.kind, _USUAL)
     size = alone if len(figure.panels) == 1 else (beside[0] * columns, beside[1] * rows)
     canvas = Canvas(figsize=size, layout="constrained")
@@ -104,8 +104,8 @@ def _draw_grid(figure: Figure, palette: Palette, titled: bool) -> "Canvas":
     return canvas
 
 
-def _grid(panels: int) -> tuple[int, int]:
-    columns = panels if panels <= 3 else 2 if panels == 4 else min(4, math.ceil(math.sqrt(panels)))
+def _grid(panels: int, asked: int | None) -> tuple[int, int]:
+    columns = asked or (panels if panels <= 3 else 2 if panels == 4 else min(4, math.ceil(math.sqrt(panels))))
     return math.ceil(panels / columns), columns
 
 

@@ -16,11 +16,12 @@ from dubito.results import Cell, Result, Table, environment
 from dubito.selfcheck import problems
 from dubito.selfcheck.plans import ADAPTATION, FULL, QUICK, Effort, Plan, plan
 from dubito.selfcheck.problems import Problem, Reference
-from dubito.selfcheck.verdicts import MEANINGS, TOLERANCES, Measured, failures, measure, tolerance
+from dubito.selfcheck.verdicts import MEANINGS, TOLERANCES, Measured, converged, failures, measure, tolerance
 
 REFERENCE_LEAPFROG = 8
 REFERENCE_SEED = 1  # the runs that are checked have seed 0
-FEWER = 8  # times fewer draws where weights are not compared
+LONGER = 8  # times more trajectories in the reference than draws wanted, in a quarter of the chains
+FEWER = 3  # times fewer draws where weights are not compared
 
 COLUMNS = ("method", "class", "bias", "rms", "var min", "var max", "ESS", "agreement", "TV", "verdict", "s")
 FORMATS = {"bias": ".3f", "rms": ".3f", "var min": ".3f", "var max": ".3f", "ESS": ",.0f", "agreement": ".3f", "TV": ".4f", "s": ".1f"}  # fmt: skip
@@ -72,13 +73,12 @@ def check(method: type[Method[Any]], problem: Problem, reference: Reference, eff
 
 def long_run(problem: Problem, effort: Effort) -> Reference:
     """Predictions by many chains of HMC, with its own diagnosis as the reason to doubt it."""
-    method = HMC(leapfrog=REFERENCE_LEAPFROG, burn_in=ADAPTATION)
-    steps = ADAPTATION + -(-5 * effort.draws // effort.chains)
-    posterior = _fitted(problem, Plan(method, steps, effort.chains, None), seed=REFERENCE_SEED)
-    diagnosis = posterior.diagnose(problem.grid).predictions
+    method, chains = HMC(leapfrog=REFERENCE_LEAPFROG, burn_in=ADAPTATION), effort.chains // 4
+    steps = ADAPTATION + LONGER * effort.draws // chains
+    posterior = _fitted(problem, Plan(method, steps, chains, len(problem.y)), seed=REFERENCE_SEED)
     probs = posterior.predict(problem.grid, draws=len(posterior)).probs
     high = problems.steepness(problem, posterior.thetas(64))
-    doubt = "" if diagnosis is not None and diagnosis.ok else "HMC has not converged"
+    doubt = "" if converged(posterior, problem) else "HMC has not converged"
     return Reference(problem.prior.std**-2, high, probs=probs, doubt=doubt)
 
 

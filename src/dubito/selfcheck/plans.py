@@ -13,12 +13,14 @@ from typing import Any
 from dubito.methods.base import Method
 from dubito.selfcheck.problems import RATE, Problem, Reference
 
-SHARE = 0.25  # of the inverse curvature a sampler's step takes
+SHARE = 0.3  # of the inverse curvature a sampler's step takes
 FORGET = 4  # relaxation times until the start no longer matters
 MOMENTUM = 0.9
-MASKS = 3  # times longer descents under dropout, whose masks do not average out over an epoch as batches do
+MASKS = 5  # times longer descents under dropout, whose masks do not average out over an epoch as batches do
 CYCLES, EXPLORATION = 2, 0.25
+FROZEN = 1.5  # times more draws from cyclical samplers, whose last steps of a cycle hardly move
 ADAPTATION = 150  # trajectories in which HMC finds its step size
+SLOW_ENERGY = 6  # trajectories per draw wanted: means mix in one, variances in several, as the energy changes slowly
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,8 @@ class Effort:
     descent: int  # times the condition number
 
 
-QUICK = Effort(chains=128, draws=2_000, descent=200)
-FULL = Effort(chains=256, draws=10_000, descent=2_000)
+QUICK = Effort(chains=128, draws=1_500, descent=150)
+FULL = Effort(chains=256, draws=10_000, descent=1_500)
 
 
 @dataclass(frozen=True)
@@ -41,24 +43,25 @@ class Plan:
     method: Method[Any]
     steps: int
     members: int | None
-    batch_size: int | None
+    batch_size: int
 
 
 def plan(cls: type[Method[Any]], problem: Problem, reference: Reference, effort: Effort) -> Plan:
-    """Settings for any method, by the names of its fields; stochastic methods see half of the data at a time."""
+    """Settings for any method, by the names of its fields; half of the data at a time, all where masks are the noise."""
     names = {f.name for f in fields(cls) if f.init}  # type: ignore[arg-type]
-    batch = None if cls.full_batch else len(problem.y) // 2
+    n = len(problem.y)
+    batch = n if cls.full_batch or "rate" in names else n // 2
     if "learning_rate" in names:
-        return _descent(cls, names, len(problem.y), batch, reference, effort)
+        return _descent(cls, names, n, batch, reference, effort)
     if "leapfrog" in names:
-        return _trajectories(cls, reference, effort)
+        return _trajectories(cls, batch, reference, effort)
     if "step_size" in names:
-        return _diffusion(cls, names, len(problem.y), batch, reference, effort)
+        return _diffusion(cls, names, n, batch, reference, effort)
     return Plan(cls(), effort.descent, None, batch)
 
 
 def _descent(
-    cls: type[Method[Any]], names: set[str], n: int, batch: int | None, reference: Reference, effort: Effort
+    cls: type[Method[Any]], names: set[str], n: int, batch: int, reference: Reference, effort: Effort
 ) -> Plan:
     """Steps of the inverse curvature of the loss per datum that decay to zero, so that noise averages out."""
     wished = {
@@ -75,14 +78,14 @@ def _descent(
 
 
 def _diffusion(
-    cls: type[Method[Any]], names: set[str], n: int, batch: int | None, reference: Reference, effort: Effort
+    cls: type[Method[Any]], names: set[str], n: int, batch: int, reference: Reference, effort: Effort
 ) -> Plan:
     """A step that is a share of the inverse curvature, and as many relaxation times as give the draws wanted."""
     friction, floor = _default(cls, "friction", 1.0), _default(cls, "floor", 1.0)
     size = SHARE * friction / reference.high
     relax = max(2 * reference.high / (SHARE * reference.low), 2 / friction)
     if "floor" in names:  # RMSprop's metric: the root mean square gradient per datum is sqrt(curvature / (n batch))
-        least, most = (floor + math.sqrt(h / (n * (batch or n))) for h in (reference.low, reference.high))
+        least, most = (floor + math.sqrt(h / (n * batch)) for h in (reference.low, reference.high))
         size, relax = size * least, relax * most / least
     burn_in, sampling = math.ceil(FORGET * relax), math.ceil(effort.draws * 2 * relax / effort.chains)
     thin = max(1, round(relax / 4))
@@ -93,21 +96,22 @@ def _diffusion(
 
 
 def _cycles(
-    cls: type[Method[Any]], size: float, burn_in: int, sampling: int, thin: int, batch: int | None, effort: Effort
+    cls: type[Method[Any]], size: float, burn_in: int, sampling: int, thin: int, batch: int, effort: Effort
 ) -> Plan:
     """The largest step while sampling is `size`; each cycle forgets that it started at a mode."""
     largest = 0.5 * (1 + math.cos(math.pi * EXPLORATION))
     travelled = 0.5 * (1 - EXPLORATION) - math.sin(math.pi * EXPLORATION) / (2 * math.pi)
-    cycle = math.ceil((burn_in + sampling / CYCLES) * largest / travelled)
-    method = cls(step_size=size / largest, cycles=CYCLES, exploration=EXPLORATION, thin=thin)  # type: ignore[call-arg]
+    cycle = math.ceil((burn_in + FROZEN * sampling / CYCLES) * largest / travelled)
+    average = thin * round(largest / travelled)  # smaller steps on average, so fewer samples worth keeping
+    method = cls(step_size=size / largest, cycles=CYCLES, exploration=EXPLORATION, thin=average)  # type: ignore[call-arg]
     return Plan(method, CYCLES * cycle, effort.chains, batch)
 
 
-def _trajectories(cls: type[Method[Any]], reference: Reference, effort: Effort) -> Plan:
-    """Trajectories of a quarter of the slowest period, about one independent draw each."""
+def _trajectories(cls: type[Method[Any]], batch: int, reference: Reference, effort: Effort) -> Plan:
+    """Trajectories of a quarter of the slowest period."""
     step, quarter = reference.high**-0.5, math.pi / 2 * reference.low**-0.5
     method = cls(step_size=step, leapfrog=math.ceil(quarter / step), burn_in=ADAPTATION)  # type: ignore[call-arg]
-    return Plan(method, ADAPTATION + math.ceil(2 * effort.draws / effort.chains), effort.chains, None)
+    return Plan(method, ADAPTATION + math.ceil(SLOW_ENERGY * effort.draws / effort.chains), effort.chains, batch)
 
 
 def _default(cls: type[Method[Any]], name: str, otherwise: float) -> float:

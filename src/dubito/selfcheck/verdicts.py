@@ -9,11 +9,13 @@ from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 
 from dubito import metrics
+from dubito.diagnostics import RHAT_LIMIT
 from dubito.methods.base import Method
 from dubito.posteriors.base import Posterior
 from dubito.selfcheck.problems import RATE, Problem, Reference
 
-MASK_DRAWS = 4_000
+MASK_DRAWS = 8_000
+SPARSE = 16  # one input in so many has the ESS of its prediction measured
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,13 @@ def failures(found: Measured, limits: Tolerance) -> tuple[str, ...]:
     return tuple(_failures(found, limits))
 
 
+def converged(posterior: Posterior, problem: Problem) -> bool:
+    """Whether chains agree on predictions well enough to judge others by them."""
+    found = posterior.diagnose(problem.grid[::SPARSE]).predictions
+    least = TOLERANCES["exact"].ess or 0
+    return found is not None and bool(found.rhat.max() <= RHAT_LIMIT and found.ess_bulk.min() >= least)
+
+
 def _failures(found: Measured, limits: Tolerance) -> Iterator[str]:
     if found.bias is not None and not found.bias <= limits.bias:
         yield "bias"
@@ -113,7 +122,7 @@ def _effective(posterior: Posterior, problem: Problem) -> float:
     """The least bulk ESS: of weights where they are identified, of predictions otherwise."""
     if problem.identified:
         return float(posterior.diagnose().weights.ess_bulk.min())
-    predictions = posterior.diagnose(problem.grid).predictions
+    predictions = posterior.diagnose(problem.grid[::SPARSE]).predictions
     return float("nan") if predictions is None else float(predictions.ess_bulk.min())
 
 

@@ -1,10 +1,12 @@
 """What a study is, and what studies share."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch import nn
+import numpy as np
+from torch import Tensor, nn
 
 from dubito.config import to_dict
 from dubito.data import DataError, DataSet, load
@@ -109,7 +111,14 @@ def gather(names: Sequence[str]) -> Gathered:
     return Gathered(sets, missing)
 
 
+def mixing(posterior: Posterior, x: Tensor) -> float:
+    """The median R-hat of predictions at x; infinite where no chain moved."""
+    rhat = posterior.diagnose(x).parts["predictions"].rhat
+    moved = rhat[~np.isnan(rhat)]
+    return float(np.median(moved)) if moved.size else math.inf
+
+
 def against_published(title: str, rows: Iterable[tuple[str, float | None, float | None, str]]) -> Table:
     """Published beside measured, with the digits that publications have."""
     table = published_beside_measured(title, rows)
-    return replace(table, formats={**table.formats, "measured": ".4g"})
+    return replace(table, formats={**table.formats, "measured": ".5g"})

@@ -107,9 +107,7 @@ def run(settings: Settings) -> Result:
     return Result(
         STUDY.name,
         STUDY.title,
-        summary="Three heads in a row do not make a coin that only shows heads: with all chances equally likely before, the "
-        "next toss shows heads with probability 0.8. A grid of 19 chances comes close; where the posterior crowds "
-        "against 1, as after 40 heads, the grid that ends at 0.95 cannot follow and the closed form and HMC can.",
+        summary=SUMMARY,
         numbers=numbers,
         tables=[against_published("Probability of heads at the next toss", rows)],
         figures=[plots.panels("posteriors", "What the tosses say about the coin", pictures)],
@@ -130,6 +128,12 @@ def picture(case: Tosses, theta: Floats) -> Figure:
     ]
     return plots.lines("posterior", case.label, series, x_label="probability of heads", y_label="density / largest")
 
+
+SUMMARY = (
+    "Three heads in a row do not make a coin that only shows heads: with all chances equally likely before, the next "
+    "toss shows heads with probability 0.8. A grid of 19 chances comes close. Where the posterior crowds against 1, as "
+    "after 40 heads, a grid that ends at 0.95 cannot follow; the closed form and HMC can."
+)
 
 STUDY = Study(
     "coin",

@@ -1,0 +1,76 @@
+"""The demo: what a network that doubts can do and a plain one cannot, on data that come with the library."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from dubito.demo import problems, toy_figures
+from dubito.demo.reading import Reading
+from dubito.report import print_result, write_figures, write_html
+from dubito.results import Cell, Result, Table, environment
+from dubito.studies.base import Settings
+
+TITLE = "Networks that doubt"
+
+
+def run(folder: str | Path = "demo", quick: bool = False, progress: bool = True) -> Result:
+    """Fit every method, print a table, and write report.html, demo.json and figures into `folder`.
+
+    quick: the same page from runs of a few steps, whose numbers mean nothing. progress: say what is being fitted.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with _one_thread():
+        result = _measured(Settings(quick, "cpu", progress=progress))
+    result.save(folder / "demo.json")
+    write_figures(result, folder / "figures")
+    page = write_html([result], folder / "report.html", TITLE)
+    print_result(result)
+    print(f"\nThe whole report, with pictures: {page}")
+    return result
+
+
+def _measured(settings: Settings) -> Result:
+    digits, inputs = problems.digits(settings)
+    plane, line = problems.plane(settings), problems.line(settings)
+    fits = {problem.name: problem.fit(settings) for problem in (digits, plane, line)}
+    reading = Reading(fits["digits"], inputs, settings)
+    plane_figure, plane_numbers = toy_figures.plane(fits["plane"], plane.data, settings)
+    line_figure, line_numbers = toy_figures.line(fits["line"], line.data, settings)
+    weights = sum(p.numel() for p in digits.plans[problems.PLAIN].net.parameters())
+    table = reading.table()
+    return Result(
+        "demo",
+        TITLE,
+        summary=reading.summary(weights, len(digits.data.y)),
+        numbers={"digits": _records(table), "plane": plane_numbers, "line": line_numbers},
+        tables=[table, reading.by_kind()],
+        figures=[
+            reading.entropy(),
+            reading.same_images(),
+            reading.reliability(),
+            reading.most_doubted(),
+            plane_figure,
+            line_figure,
+        ],
+        settings={problem.name: problem.describe() for problem in (digits, plane, line)},
+        environment=environment(),
+    )
+
+
+def _records(table: Table) -> dict[str, dict[str, Cell]]:
+    """A table as {row: {column: value}}."""
+    return {str(row[0]): dict(zip(table.columns[1:], row[1:], strict=True)) for row in table.rows}
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Networks this small run faster on one thread, and beside other work much faster."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,38 @@
+"""A network whose gradients would be missing or wrong is found out before it is trained."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import CheckpointError
+
+from dubito.inputs import Inputs
+from dubito.net import Net
+
+CHECKPOINTED = "the network recomputes activations (torch.utils.checkpoint) when its weights are gone; turn that off"
+
+
+def check(net: Net, x: Inputs) -> None:
+    """Take one gradient of one row, in training mode, and look at how it came about."""
+    with torch.enable_grad():
+        theta = net.theta().requires_grad_()
+        outputs = net(theta, x, "dropout")
+    if not outputs.requires_grad:
+        raise ValueError("the outputs do not depend on the weights; remove no_grad() or detach() from forward()")
+    if any("Checkpoint" in node.name() for node in _graph(outputs.grad_fn)):
+        raise ValueError(CHECKPOINTED)
+    try:
+        torch.autograd.grad(outputs.sum(), theta)
+    except CheckpointError as error:
+        raise ValueError(CHECKPOINTED) from error
+
+
+def _graph(start: Any) -> Iterator[Any]:
+    """Every node of an autograd graph."""
+    seen, todo = set(), [start]
+    while todo:
+        node = todo.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            todo += [parent for parent, _ in node.next_functions]
+            yield node

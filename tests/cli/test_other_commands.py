@@ -1,0 +1,52 @@
+"""Commands that only hand on: the work behind them has tests of its own."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dubito import demo, selfcheck, studies
+from dubito.cli import app
+from dubito.results import Result
+
+
+def test_the_demo_is_run_as_asked(dubito, monkeypatch):
+    asked = []
+    monkeypatch.setattr(demo, "run", lambda folder, **settings: asked.append((folder, settings)))
+    dubito("demo")
+    dubito("demo", "--folder", "shown", "--quick", "-q")
+    quick = {"quick": True, "progress": False}
+    assert asked == [(Path("demo"), {"quick": False, "progress": True}), (Path("shown"), quick)]
+
+
+def test_studies_are_listed(dubito):
+    listed = dubito("study").stdout
+    for name in studies.names():
+        assert name in listed
+
+
+def test_a_study_is_run_as_asked(dubito, monkeypatch):
+    asked = []
+    monkeypatch.setattr(studies, "run", lambda name, **settings: asked.append((name, settings)))
+    dubito("study", "coin", "--quick", "--folder", "found", "--device", "cpu", "--seed", "3", "-q")
+    settings = {"quick": True, "device": "cpu", "folder": Path("found"), "seed": 3, "progress": False}
+    assert asked == [("coin", settings)]
+
+
+def test_an_unknown_study(refused):
+    assert "there is no study 'coni'; did you mean 'coin'?" in refused("study", "coni")
+
+
+@pytest.mark.parametrize(("passed", "status"), [(True, 0), (False, 1)])
+def test_selfcheck_says_by_its_exit_status_whether_all_is_right(monkeypatch, passed, status):
+    asked = []
+
+    def run(quick, progress):
+        asked.append((quick, progress))
+        return Result("selfcheck", "Every method", "10 methods", numbers={"passed": passed})
+
+    monkeypatch.setattr(selfcheck, "run", run)
+    result = CliRunner().invoke(app, ["selfcheck", "--quick", "-q"])
+    assert result.exit_code == status
+    assert "Every method" in result.stdout
+    assert asked == [(True, False)]

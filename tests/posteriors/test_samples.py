@@ -1,0 +1,100 @@
+"""Posteriors made of stored networks: drawing, sampling, moments, the mean network and diagnosis."""
+
+import pytest
+import torch
+from torch import nn
+
+import dubito
+from dubito.net import Net
+from dubito.posteriors.samples import SamplesPosterior, coordinate_names
+from dubito.posteriors.storage import MemorySamples
+
+X = torch.randn(10, 3, generator=torch.Generator().manual_seed(0))
+
+
+def posterior(rows: int = 9, chains: int = 1, form: str = "chains", likelihood=None, fixed=()) -> SamplesPosterior:
+    torch.manual_seed(0)
+    net = Net(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), fixed)
+    likelihood = likelihood or dubito.Categorical()
+    size = net.layout.size + sum(p.numel() for p in likelihood.parameters().values())
+    return SamplesPosterior(net, likelihood, MemorySamples(torch.randn(rows, chains, size)), form)
+
+
+def test_draws_are_without_replacement_and_all_of_them_once_at_most():
+    made = posterior(rows=20)
+    some = made.thetas(7, seed=3)
+    assert len({tuple(t.tolist()) for t in some}) == 7
+    assert torch.equal(some, made.thetas(7, seed=3)) and not torch.equal(some, made.thetas(7, seed=4))
+    assert torch.equal(made.thetas(1000), made.samples.theta[:, 0])
+    assert made.predict(X, draws=1000).n_draws == 20 == len(made)
+
+
+def test_sampled_weights_have_the_modules_names_and_shapes():
+    made = posterior(fixed=["0.bias"], likelihood=dubito.Gaussian.learned())
+    weights = made.sample(5)
+    module = made.net.module
+    assert {n: (5, *p.shape) for n, p in module.named_parameters()} == {n: tuple(w.shape) for n, w in weights.items()}
+    assert bool((weights["0.bias"] == module[0].bias).all())
+    outputs = torch.func.functional_call(module, {n: w[2] for n, w in weights.items()}, (X,))
+    torch.testing.assert_close(made.draw(5)(X)[2], outputs)
+
+
+def test_moments_are_those_of_all_samples():
+    made = posterior(rows=70, chains=2)
+    mean, std = made.moments()
+    flat = made.samples.theta.flatten(0, 1).double()
+    torch.testing.assert_close(mean.double(), flat.mean(0), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(std.double(), flat.std(0), rtol=1e-5, atol=1e-6)
+    shifted = SamplesPosterior(made.net, made.likelihood, MemorySamples(1e4 + 1e-2 * made.samples.theta))
+    expected = shifted.samples.theta.flatten(0, 1).double().std(0)
+    torch.testing.assert_close(shifted.moments()[1].double(), expected, rtol=1e-4, atol=1e-7)
+    assert not posterior(rows=1).moments()[1].any()
+
+
+def test_the_mean_network_is_a_plain_module_of_mean_weights():
+    made = posterior(likelihood=dubito.Gaussian.learned())
+    network = made.mean_network()
+    assert isinstance(network, nn.Sequential) and not network.training
+    mean = made.samples.theta[:, 0].mean(0)
+    torch.testing.assert_close(nn.utils.parameters_to_vector(network.parameters()), mean[:-1])
+
+
+def test_ensembles_and_several_chains_have_no_mean_network():
+    with pytest.raises(dubito.Undefined, match="the average weights of an ensemble are no network that fits"):
+        posterior(rows=1, chains=3, form="ensemble").mean_network()
+    with pytest.raises(dubito.Undefined, match="of several chains"):
+        posterior(chains=2).mean_network()
+    assert posterior(rows=1, chains=1, form="ensemble").mean_network()(X).shape == (10, 2)
+
+
+def test_only_chains_are_diagnosed():
+    made = posterior(rows=50, chains=4)
+    found = made.diagnose(X)
+    assert found.predictions is not None and len(found.weights.rhat) == 26
+    assert "0.weight[0]" in found.weights.names
+    for form in ("point", "ensemble"):
+        with pytest.raises(dubito.Undefined, match=f"a {form} has no chain to diagnose"):
+            posterior(form=form).diagnose()
+
+
+def test_diagnosis_keeps_chains_apart():
+    made = posterior(rows=60, chains=3)
+    made.samples.theta[:, 1] += 100
+    assert float(min(made.diagnose().weights.rhat)) > 1.5
+    made = posterior(rows=200, chains=3)
+    assert float(max(made.diagnose(X).predictions.rhat)) < 1.1
+
+
+def test_coordinates_are_named_by_parameter_and_place():
+    layout = posterior().net.layout
+    assert coordinate_names(layout, [0, 11, 12, 25]) == ["0.weight[0]", "0.weight[11]", "0.bias[0]", "2.bias[1]"]
+
+
+def test_descriptions():
+    assert repr(posterior(9, 2)) == "<posterior: 2 x 9 samples of 26 weights, Categorical(ignore_index=-100, class_axis=-1)>"
+    assert "3 networks" in repr(posterior(1, 3, "ensemble"))
+
+
+def test_moving_to_the_device_it_is_on_changes_nothing():
+    made = posterior()
+    assert torch.equal(made.to("cpu").predict(X).probs, made.predict(X).probs)
