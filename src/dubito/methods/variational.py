@@ -18,9 +18,9 @@ from torch import Tensor
 
 from dubito import running
 from dubito.divergence import Group, divergence, squared_scales
-from dubito.inputs import n_rows
+from dubito.inputs import Inputs, n_rows
 from dubito.likelihoods import Likelihood
-from dubito.methods.base import Info, Method, Tick, Weights, check_count, check_positive
+from dubito.methods.base import Fate, Info, Method, Tick, Weights, check_count, check_positive
 from dubito.net import Buffers, Net
 from dubito.noisy import Estimator
 from dubito.optim import Optimised, OptimState
@@ -86,6 +86,14 @@ class Variational(Optimised, Method[VariationalState]):
     def check(self, net: Net, assigned: Mapping[str, Assigned], likelihood: Likelihood) -> None:
         if not random_names(assigned):
             raise ValueError("no parameter has a prior density, so nothing is random; give one a prior, or use MAP")
+
+    def fates(self, net: Net, names: Sequence[str], x: Inputs | None) -> dict[str, Fate]:
+        if self.estimator == "weights":
+            return dict.fromkeys(names, Fate("random", "weights"))
+        if x is None:
+            return dict.fromkeys(names, Fate("random", self.estimator, "where example= shows that it can be"))
+        paths = net.scheme(x, names, self.estimator).paths
+        return {name: Fate("random", *paths[name]) for name in names}
 
     def init(self, theta: Tensor, target: Target, tick: Tick) -> VariationalState:
         rho = torch.full_like(theta, math.log(math.expm1(self.init_std)))
