@@ -79,7 +79,8 @@ def test_other_priors_agree_with_quadrature_within_their_error(prior):
 
 def test_the_mixture_does_not_underflow_far_out():
     held = flat(a=ScaleMixture(0.25, 1.0, math.exp(-8)))
-    found = divergence(held, torch.full((1, LAYOUT.size), 30.0), torch.full((1, LAYOUT.size), 0.1), [torch.zeros(1, 1, 6)])
+    mean, std = torch.full((1, LAYOUT.size), 30.0), torch.full((1, LAYOUT.size), 0.1)
+    found = divergence(held, mean, std, [torch.zeros(1, 1, 6)])
     assert all(bool(torch.isfinite(part).all()) for part in found)
 
 
@@ -139,6 +140,7 @@ def test_learned_scales_are_where_the_kl_is_least(shared):
     scales = squared_scales(prior, MEAN, STD, groups).sqrt()
     assert scales.shape == (2, len(groups))
     for member in range(2):
+
         def kl(*factors: float, member: int = member) -> float:
             one, two = (*factors, *factors)[:2]
             scaled = flat(a=Normal(0.7 * one), b=Normal(1.0), c=Normal(1.9 * two, mean=0.4))
