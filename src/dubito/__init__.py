@@ -23,10 +23,10 @@ __all__ = [
     "Likelihood", "Categorical", "Bernoulli", "Gaussian", "Poisson",
     "Prior", "Normal", "ScaleMixture", "Laplace", "StudentT", "FanIn", "Centred", "Fixed", "Point",
     "Undefined", "Interrupted", "Diverged",
-    "data", "metrics", "nn", "schedules",
+    "compress", "data", "metrics", "nn", "schedules",
 ]  # fmt: skip
 
-_PARTS = ("data", "metrics", "nn", "schedules")  # public names that are modules of their own
+_PARTS = ("compress", "data", "metrics", "nn", "schedules")  # public names that are modules of their own
 
 
 class _Package(ModuleType):

@@ -50,6 +50,10 @@ class Call(NamedTuple):
         """The same layer with other numbers in it."""
         return self.function(x, weight, bias, *self.args, **self.kwargs)
 
+    def aligned(self, bias: Tensor) -> Tensor:
+        """A vector over channels as it is added to the outputs."""
+        return bias if self.weight.dim() == 2 else bias.view(-1, *(1,) * (self.weight.dim() - 2))
+
 
 @dataclass(frozen=True)
 class Site:
@@ -166,30 +170,34 @@ class Noising(TorchFunctionMode):
         return self.perturb(site, call, outputs)
 
     def _local(self, site: Site, call: Call, outputs: Tensor) -> Tensor:
-        zeta, bias = self.noise[f"{site.name}/outputs"], self._std(site.bias)
-        if site.weight is None:
-            return outputs + _aligned(bias, site) * zeta
-        variance = call(call.x.square(), self.stds[site.weight].square(), None if bias is None else bias.square())
-        floor = torch.finfo(variance.dtype).tiny  # the root has no slope at 0
-        return torch.addcmul(outputs, variance.clamp_min(floor).sqrt(), zeta)
+        return local(call, outputs, *self._spread(site, self.stds), self.noise[f"{site.name}/outputs"])
 
     def _flipped(self, site: Site, call: Call, outputs: Tensor) -> Tensor:
-        bias = self.stds[site.bias] * self.noise[site.bias] if site.bias else None
-        if site.weight is None:
-            return outputs + self.noise[f"{site.name}/r"] * _aligned(bias, site)
-        weight = self.stds[site.weight] * self.noise[site.weight]
-        change = call(call.x * self.noise[f"{site.name}/s"], weight, bias)
-        return torch.addcmul(outputs, self.noise[f"{site.name}/r"], change)
+        change = {name: self.stds[name] * self.noise[name] for name in (site.weight, site.bias) if name}
+        r, s = self.noise[f"{site.name}/r"], self.noise.get(f"{site.name}/s")
+        return flipped(call, outputs, *self._spread(site, change), r, s)
 
-    def _std(self, name: str | None) -> Tensor | None:
-        return self.stds[name] if name else None
+    def _spread(self, site: Site, values: Mapping[str, Tensor]) -> tuple[Tensor | None, Tensor | None]:
+        """What belongs to a site's weight and to its bias, where they are random."""
+        return values.get(site.weight or ""), values.get(site.bias or "")
 
 
-def _aligned(bias: Tensor | None, site: Site) -> Tensor:
-    """A vector over channels in the shape of a layer's output."""
-    if bias is None:
-        raise ValueError(f"the call at {site.name!r} has no random parameter")
-    return bias if site.layer == "linear" else bias.view(-1, *(1,) * (len(site.outputs) - 2))
+def local(call: Call, outputs: Tensor, weight: Tensor | None, bias: Tensor | None, zeta: Tensor) -> Tensor:
+    """A call's outputs with the noise of weights and biases of these standard deviations, zeta in their shape."""
+    if weight is None:
+        return outputs if bias is None else outputs + call.aligned(bias) * zeta
+    variance = call(call.x.square(), weight.square(), None if bias is None else bias.square())
+    floor = torch.finfo(variance.dtype).tiny  # the root has no slope at 0
+    return torch.addcmul(outputs, variance.clamp_min(floor).sqrt(), zeta)
+
+
+def flipped(
+    call: Call, outputs: Tensor, weight: Tensor | None, bias: Tensor | None, r: Tensor, s: Tensor | None
+) -> Tensor:
+    """A call's outputs with one draw of the changes in weights and biases, signs r and s on its outputs and inputs."""
+    if weight is None or s is None:
+        return outputs if bias is None else outputs + r * call.aligned(bias)
+    return torch.addcmul(outputs, r, call(call.x * s, weight, bias))
 
 
 class Use(NamedTuple):

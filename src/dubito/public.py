@@ -1,5 +1,6 @@
 """The public names, all together; the package hands them out one by one."""
 
+from dubito import compress as compress
 from dubito import data as data
 from dubito import metrics as metrics
 from dubito import nn as nn

@@ -47,9 +47,7 @@ def pruning(
 ) -> Result:
     """How predictions on (x, y) fare as weights are removed, with the density and the CDF of the ratio they go by."""
     x, y = tensors(data[0]), tensors(data[1])
-    rows = [
-        _row(name, posterior, share, x, y, draws, seed) for name, posterior in posteriors.items() for share in shares
-    ]
+    rows = [_row(name, held, share, x, y, draws, seed) for name, held in posteriors.items() for share in shares]
     what = "error" if _classifies(posteriors) else "RMSE"
     columns = ("posterior", "removed", "weights left", what, f"{what}, mean network", "NLL", "NLL, mean network")
     return Result(
