@@ -213,7 +213,7 @@ class Fingerprint:
         assert all(torch.equal(self.state[n], now.state[n]) for n in self.state)
         assert (self.flags, self.requires) == (now.flags, now.requires)
         pairs = zip(self.grads, now.grads, strict=True)
-        assert all(a is None and b is None or torch.equal(a, b) for a, b in pairs)
+        assert all((a is None and b is None) or torch.equal(a, b) for a, b in pairs)
         assert torch.equal(self.generator, now.generator)
 
 
@@ -266,8 +266,12 @@ def test_layers_without_a_batching_rule_run_one_after_another(name):
 @pytest.mark.parametrize("name", FUSED)
 def test_dropout_out_of_reach_is_refused_by_mc_dropout_and_reproducible_under_map(name):
     net, x, y = open_zoo(name)
-    with pytest.raises(ValueError, match=r"fused call that masks cannot reach; set its dropout to 0 and put nn\.Dropout"):
+    with pytest.raises(
+        ValueError, match=r"fused call that masks cannot reach; set its dropout to 0 and put nn\.Dropout"
+    ):
         dubito.fit(net, (x, y), "mc_dropout", steps=2, progress=False)
-    runs = [dubito.fit(net, (x, y), "map", steps=4, members=2, seed=s, progress=False).predict(x).draws for s in (1, 1, 2)]
+    runs = [
+        dubito.fit(net, (x, y), "map", steps=4, members=2, seed=s, progress=False).predict(x).draws for s in (1, 1, 2)
+    ]
     assert torch.equal(runs[0], runs[1])
     assert not torch.equal(runs[0][0], runs[2][0])

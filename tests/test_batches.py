@@ -194,7 +194,9 @@ def test_fingerprints_tell_data_apart():
     changed = X.clone()
     changed[11, 2] += 1e-3
     assert mark(X, Y) == mark(X.numpy(), Y.numpy())
-    assert len({mark(X, Y), mark(changed, Y), mark(X, Y.flip(0)), mark(X[:19], Y[:19]), mark(X, Y, torch.ones(20))}) == 5
+    assert (
+        len({mark(X, Y), mark(changed, Y), mark(X, Y.flip(0)), mark(X[:19], Y[:19]), mark(X, Y, torch.ones(20))}) == 5
+    )
     shaken = open_source(Rows(shake=True), CPU, FLOAT)
     assert shaken.fingerprint() == shaken.fingerprint() != open_source(Rows(), CPU, FLOAT).fingerprint()
 

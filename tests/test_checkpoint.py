@@ -59,7 +59,7 @@ def test_a_failed_write_keeps_the_last_checkpoint(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="the disk is full; what was written before .* stays readable: free some space"):
+    with pytest.raises(OSError, match=r"the disk is full; what was written before .* stays readable: free some space"):
         checkpoint.write(path, state(2.0), {"step": 2})
     found, notes = checkpoint.read(path, state())
     assert notes == {"step": 1} and float(found.theta[0, 0]) == 1.0
@@ -80,9 +80,11 @@ def test_a_state_of_another_run_is_refused(tmp_path):
     checkpoint.write(path, state(), {"step": 1})
     with pytest.raises(Damaged, match="belongs to another run"):
         checkpoint.read(path, (torch.zeros(2),))
-    with pytest.raises(Damaged, match=r"is \(2, 3\) torch.float64 there, \(2, 4\) torch.float64 here; choose another folder"):
+    with pytest.raises(
+        Damaged, match=r"is \(2, 3\) torch.float64 there, \(2, 4\) torch.float64 here; choose another folder"
+    ):
         checkpoint.read(path, state()._replace(theta=torch.zeros(2, 4, dtype=torch.float64)))
-    with pytest.raises(Damaged, match="float64 there, .*float32 here"):
+    with pytest.raises(Damaged, match=r"float64 there, .*float32 here"):
         checkpoint.read(path, state()._replace(theta=torch.zeros(2, 3)))
 
 

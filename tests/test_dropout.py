@@ -35,7 +35,9 @@ class Folded(nn.Module):
 
 
 def test_sites_know_their_kind_rate_shape_and_batch_axis():
-    net = Net(nn.Sequential(nn.Conv2d(1, 3, 3), nn.Dropout2d(0.3), nn.Flatten(), nn.AlphaDropout(0.2), nn.Linear(27, 3)))
+    net = Net(
+        nn.Sequential(nn.Conv2d(1, 3, 3), nn.Dropout2d(0.3), nn.Flatten(), nn.AlphaDropout(0.2), nn.Linear(27, 3))
+    )
     assert net.sites(torch.randn(5, 1, 5, 5)) == [
         Site("feature", 0.3, (1, 3, 1, 1), 0),
         Site("alpha", 0.2, (1, 27), 0),
@@ -129,7 +131,9 @@ def test_mc_dropout_puts_its_default_where_the_net_has_none_and_stores_it(tmp_pa
     assert torch.equal(again.predict(X).draws, posterior.predict(X).draws)
     scaled = posterior.mean_network()
     torch.testing.assert_close(
-        scaled(X).softmax(-1).detach(), _eval_probs(posterior), msg="the weight-scaling rule is the net with dropout off"
+        scaled(X).softmax(-1).detach(),
+        _eval_probs(posterior),
+        msg="the weight-scaling rule is the net with dropout off",
     )
 
 

@@ -189,11 +189,13 @@ def test_ctrl_c_gives_what_was_reached_and_the_way_on(tmp_path):
         if record["step"] == 15:
             os.kill(os.getpid(), signal.SIGINT)
 
-    with pytest.raises(dubito.Interrupted, match=r"after 15 of 30 steps; call fit again with folder='.*' to go on") as caught:
+    with pytest.raises(
+        dubito.Interrupted, match=r"after 15 of 30 steps; call fit again with folder='.*' to go on"
+    ) as caught:
         fit("sgld", 30, tmp_path, callback=press)
     assert len(caught.value.posterior) == 2 * 3
     assert same(fit("sgld", 30, tmp_path), fit("sgld", 30))
-    with pytest.raises(dubito.Interrupted, match="its .posterior is what it reached") as caught:
+    with pytest.raises(dubito.Interrupted, match=r"its .posterior is what it reached") as caught:
         fit("map", 30, callback=press)
     assert len(caught.value.posterior.predict(X)) == 40
 
@@ -212,7 +214,9 @@ SCRIPT = """
 
 def test_sigint_stops_a_process_cleanly_and_it_goes_on_to_the_same_bits(tmp_path):
     command = [sys.executable, "-c", textwrap.dedent(SCRIPT)]
-    child = subprocess.Popen([*command, str(tmp_path / "a"), "100000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    child = subprocess.Popen(
+        [*command, str(tmp_path / "a"), "100000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     try:
         while int(child.stdout.readline()) < 300:
             continue

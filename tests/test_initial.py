@@ -70,7 +70,9 @@ def test_the_first_member_is_the_module_and_the_others_are_its_initialisers_draw
     assert len({tuple(p.tolist()) for p in points}) == 4
 
 
-@pytest.mark.parametrize("make", [OldStyle, Halved, lambda: nn.Transformer(4, 2, 1, 1, 8, batch_first=True), lambda: nn.LSTM(4, 5)])
+@pytest.mark.parametrize(
+    "make", [OldStyle, Halved, lambda: nn.Transformer(4, 2, 1, 1, 8, batch_first=True), lambda: nn.LSTM(4, 5)]
+)
 def test_initialisers_of_every_style_are_used(make):
     module = make()
     points = starting_points(Net(module), 3, 0, None)

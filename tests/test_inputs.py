@@ -77,7 +77,7 @@ def test_any_numeric_array_becomes_a_tensor_without_warnings(array):
 
 @pytest.mark.parametrize("value", [np.array(["a", "b"]), np.array([None, 1]), "text", {1, 2}, object()])
 def test_what_is_no_number_is_refused(value):
-    with pytest.raises(ValueError, match="cannot use .* as data; "):
+    with pytest.raises(ValueError, match=r"cannot use .* as data; "):
         inputs.tensors(value)
 
 

@@ -96,5 +96,7 @@ def check_same(whole: Path, broken: Path) -> None:
     runs = [json.loads((folder / "run.json").read_text()) for folder in (whole, broken)]
     assert runs[0] == runs[1] and runs[0]["finished"]
     assert (whole / "checkpoint.safetensors").read_bytes() == (broken / "checkpoint.safetensors").read_bytes()
-    steps = [[json.loads(line)["step"] for line in (f / "history.jsonl").read_text().splitlines()] for f in (whole, broken)]
+    steps = [
+        [json.loads(line)["step"] for line in (f / "history.jsonl").read_text().splitlines()] for f in (whole, broken)
+    ]
     assert set(steps[0]) == set(steps[1]) and steps[1] == sorted(set(steps[1]))

@@ -14,7 +14,9 @@ def test_split_and_join_are_inverse(shapes, lead):
     layout = Layout(tuple(f"p{i}" for i in range(len(shapes))), tuple(shapes))
     theta = torch.randn(*lead, layout.size)
     parts = layout.split(theta)
-    assert {n: tuple(t.shape) for n, t in parts.items()} == {n: lead + s for n, s in zip(layout.names, shapes, strict=True)}
+    assert {n: tuple(t.shape) for n, t in parts.items()} == {
+        n: lead + s for n, s in zip(layout.names, shapes, strict=True)
+    }
     assert torch.equal(layout.join(parts), theta)
     assert all(torch.equal(theta[..., layout.spans[n]].reshape(parts[n].shape), parts[n]) for n in layout.names)
 

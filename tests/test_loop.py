@@ -64,7 +64,9 @@ def test_every_step_is_taken_once_and_told(tmp_path):
 def test_records_are_averages_since_the_last(tmp_path):
     stepper = Counter({s: (float(s), 0.0) for s in range(8)})
     _, _, history = run(stepper, steps=8)
-    assert [r["fit"] for r in history.records] == pytest.approx([((0 + 1 + 2 + 3) / 4 + 1) / 2, ((4 + 5 + 6 + 7) / 4 + 1) / 2])
+    assert [r["fit"] for r in history.records] == pytest.approx(
+        [((0 + 1 + 2 + 3) / 4 + 1) / 2, ((4 + 5 + 6 + 7) / 4 + 1) / 2]
+    )
 
 
 def test_checkpoints_come_every_so_many_steps_and_never_at_the_end():
@@ -91,7 +93,9 @@ def test_a_run_goes_on_from_its_start_and_forgets_later_records(tmp_path):
 )
 def test_divergence_names_step_quantity_and_cure(loss, quantity):
     stepper = Counter({5: loss})
-    with pytest.raises(Diverged, match=rf"at step 5 the {quantity} left the finite .* try a smaller step_size or learning"):
+    with pytest.raises(
+        Diverged, match=rf"at step 5 the {quantity} left the finite .* try a smaller step_size or learning"
+    ):
         run(stepper, every=1, log_every=100)
     assert stepper.saved == [1, 2, 3, 4, 5]
 

@@ -170,7 +170,9 @@ def test_batch_norm_statistics_survive_disk_for_every_member(method, tmp_path):
 
 
 def test_instance_norm_with_running_statistics_is_live_too():
-    module = nn.Sequential(nn.Conv1d(1, 2, 3), nn.InstanceNorm1d(2, track_running_stats=True), nn.Flatten(), nn.Linear(4, 3))
+    module = nn.Sequential(
+        nn.Conv1d(1, 2, 3), nn.InstanceNorm1d(2, track_running_stats=True), nn.Flatten(), nn.Linear(4, 3)
+    )
     x = torch.randn(10, 1, 4)
     fitted = dubito.fit(module, (x, Y), "map", steps=3, progress=False)
     assert fitted.mean_network()[1].running_mean.any()
@@ -181,7 +183,9 @@ def test_instance_norm_with_running_statistics_is_live_too():
 
 def test_cumulative_batch_norm_which_vmap_cannot_do_still_trains_several_members():
     module = normed(momentum=None)
-    fitted = dubito.fit(module, (X, Y), "map", steps=4, members=2, batch_size=5, validation=(X[:5], Y[:5]), progress=False)
+    fitted = dubito.fit(
+        module, (X, Y), "map", steps=4, members=2, batch_size=5, validation=(X[:5], Y[:5]), progress=False
+    )
     assert fitted.samples.get([0])[1]["1.num_batches_tracked"].tolist() in ([2], [4])  # as validation chose
 
 
@@ -228,13 +232,13 @@ def test_a_module_with_graph_tensors_gets_the_cure():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         module = nn.utils.weight_norm(nn.Linear(4, 3))
-    with pytest.raises(ValueError, match="cannot be copied .* part of a graph"):
+    with pytest.raises(ValueError, match=r"cannot be copied .* part of a graph"):
         Net(module)
 
 
 def test_lazy_layers_want_one_pass_first():
     module = nn.Sequential(nn.LazyLinear(6), nn.ReLU(), nn.LazyLinear(3))
-    with pytest.raises(ValueError, match="lazy layers .* run one forward pass"):
+    with pytest.raises(ValueError, match=r"lazy layers .* run one forward pass"):
         dubito.fit(module, (X, Y), "map", steps=2, progress=False)
     module(X)
     assert len(dubito.fit(module, (X, Y), "map", steps=2, progress=False)) == 1

@@ -118,7 +118,11 @@ def test_bernoulli_has_two_classes():
 
 
 REGRESSIONS = {
-    "known": (dubito.Gaussian(0.4), 2, lambda made: (outputs_of(made), torch.full((6, 23, 2), 0.4, dtype=torch.float64))),
+    "known": (
+        dubito.Gaussian(0.4),
+        2,
+        lambda made: (outputs_of(made), torch.full((6, 23, 2), 0.4, dtype=torch.float64)),
+    ),
     "learned": (
         dubito.Gaussian.learned(),
         1,
@@ -210,7 +214,9 @@ def test_draws_are_kept_while_they_fit(monkeypatch):
     assert made.predict(X).draws.shape == (6, 23, 3)
     monkeypatch.setattr(predictions, "BUDGET", size - 1)
     lean = made.predict(X, batch_size=4)
-    with pytest.raises(dubito.Undefined, match=r"6 draws do not fit .* were not kept; call predict\(\.\.\., keep_draws=True\)"):
+    with pytest.raises(
+        dubito.Undefined, match=r"6 draws do not fit .* were not kept; call predict\(\.\.\., keep_draws=True\)"
+    ):
         lean.draws  # noqa: B018
     torch.testing.assert_close(made.predict(X, keep_draws=True).draws.mean(0), lean.probs)
     with pytest.raises(dubito.Undefined, match="6 draws were not kept"):
@@ -220,7 +226,9 @@ def test_draws_are_kept_while_they_fit(monkeypatch):
 def test_one_network_has_no_disagreement():
     found = posterior(3, dubito.Categorical(), draws=1).predict(X)
     for name in ("bald", "vote_ratio", "std", "epistemic", "top_spread"):
-        with pytest.raises(dubito.Undefined, match="needs several networks, and this prediction has one; use an ensemble"):
+        with pytest.raises(
+            dubito.Undefined, match="needs several networks, and this prediction has one; use an ensemble"
+        ):
             getattr(found, name)
     with pytest.raises(dubito.Undefined, match="quantile over draws needs several"):
         found.interval()
@@ -230,14 +238,23 @@ def test_one_network_has_no_disagreement():
 
 def test_class_measures_do_not_exist_in_regression():
     found = posterior(1, dubito.Gaussian(0.1)).predict(X)
-    for name in ("probs", "entropy", "bald", "votes", "vote_ratio", "variation_ratio", "expected_entropy", "top_spread"):
+    for name in (
+        "probs",
+        "entropy",
+        "bald",
+        "votes",
+        "vote_ratio",
+        "variation_ratio",
+        "expected_entropy",
+        "top_spread",
+    ):
         with pytest.raises(dubito.Undefined, match=r"class probabilities do not exist under Gaussian; use mean, std"):
             getattr(found, name)
 
 
 def test_levels_labels_and_rows_out_of_range_are_refused():
     found = posterior(3, dubito.Categorical()).predict(X)
-    with pytest.raises(ValueError, match="between 0 and 1, got 90; 0.9 means 90 %"):
+    with pytest.raises(ValueError, match=r"between 0 and 1, got 90; 0.9 means 90 %"):
         found.interval(90)
     with pytest.raises(ValueError, match="strictly between 0 and 1, got 0"):
         found.quantile(0)

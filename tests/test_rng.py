@@ -73,7 +73,7 @@ def test_uniforms_are_in_the_unit_interval_member_by_member():
     like = torch.empty(0, dtype=torch.float64)
     drawn = Rng(0).uniform((4, 1000), "u", like)
     assert drawn.dtype == torch.float64
-    assert 0 <= float(drawn.min()) and float(drawn.max()) < 1
+    assert float(drawn.min()) >= 0 and float(drawn.max()) < 1
     assert abs(statistics.mean(drawn.flatten().tolist()) - 0.5) < 5 / (12 * 4000) ** 0.5
     assert torch.equal(drawn[2:], Rng(0).uniform((2, 1000), "u", like, first_member=2))
 

@@ -180,5 +180,5 @@ def test_impossible_settings_are_refused():
     assigned = priors.assign(None, net)
     with pytest.raises(ValueError, match="n_data must be at least 1, got 0"):
         Target(Net(net), dubito.Categorical(), assigned, 0)
-    with pytest.raises(ValueError, match="temperature must be positive, got 0.0; 1 is the Bayesian posterior"):
+    with pytest.raises(ValueError, match=r"temperature must be positive, got 0.0; 1 is the Bayesian posterior"):
         Target(Net(net), dubito.Categorical(), assigned, 5, 0.0)

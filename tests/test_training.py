@@ -91,7 +91,9 @@ def test_samplers_are_measured_but_not_selected():
     ],
 )
 def test_divergence_stops_with_the_step_the_quantity_and_the_cure(method, quantity, tmp_path):
-    with pytest.raises(dubito.Diverged, match=rf"at step \d+ (the|a) ({quantity}) left the finite.*try a smaller step_size"):
+    with pytest.raises(
+        dubito.Diverged, match=rf"at step \d+ (the|a) ({quantity}) left the finite.*try a smaller step_size"
+    ):
         fit(method, folder=tmp_path / "run")
     manifest = tmp_path / "run" / "posterior" / "posterior.json"
     if manifest.exists():
@@ -117,7 +119,9 @@ def test_samples_that_would_not_fit_memory_want_a_folder(monkeypatch, tmp_path):
 
 
 def test_a_run_that_would_keep_nothing_is_refused_at_once():
-    with pytest.raises(ValueError, match="no sample would be kept in 200 steps; take more, or a smaller burn_in or thin"):
+    with pytest.raises(
+        ValueError, match="no sample would be kept in 200 steps; take more, or a smaller burn_in or thin"
+    ):
         fit(dubito.SGLD(burn_in=500))
 
 

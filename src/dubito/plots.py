@@ -39,6 +39,15 @@ class Band:
     high: Numbers
 
 
+@dataclass(frozen=True, eq=False)
+class Ballot:
+    """How one method's draws voted on each of N images, (N, C), and what to write above each."""
+
+    label: str
+    votes: "np.ndarray[Any, Any]"
+    captions: Sequence[str]
+
+
 def lines(
     name: str,
     title: str,
@@ -123,6 +132,27 @@ def images(
             )
         data |= {"votes": votes, "labels": names, "truth": list(truth)}
     return Figure(name, "images", title, (Panel(data),), caption, "", "", {"columns": columns})
+
+
+def ballots(
+    name: str,
+    title: str,
+    pixels: "np.ndarray[Any, Any]",
+    captions: Sequence[str],
+    rows: Sequence[Ballot],
+    *,
+    labels: Sequence[str] = (),
+    caption: str = "",
+) -> Figure:
+    """Images (N, H, W) side by side, and under each how the draws of several methods voted on it."""
+    count, classes = rows[0].votes.shape
+    if not all(len(row.captions) == count and row.votes.shape == (count, classes) for row in rows):
+        raise ValueError(f"figure {name!r}: every row needs votes {count, classes} and {count} captions.")
+    names = list(labels) or [str(i) for i in range(classes)]
+    records = [{"label": row.label, "votes": row.votes, "captions": list(row.captions)} for row in rows]
+    figure = images(name, title, pixels, captions, columns=count, caption=caption)
+    data = {**figure.panels[0].data, "rows": records, "labels": names}
+    return replace(figure, panels=(Panel(data),))
 
 
 def field(

@@ -110,13 +110,17 @@ def test_a_folder_without_a_posterior_says_why(tmp_path):
 
 
 def test_another_network_is_refused_by_the_first_parameter_that_differs(folder):
-    with pytest.raises(ValueError, match=r"belongs to another network: '0.weight' is of shape \(4, 3\) there and of shape \(5, 3\)"):
+    with pytest.raises(
+        ValueError, match=r"belongs to another network: '0.weight' is of shape \(4, 3\) there and of shape \(5, 3\)"
+    ):
         dubito.load(folder, net(5))
-    with pytest.raises(ValueError, match=r"belongs to another network: '2.weight' is of shape \(2, 4\) there and absent here"):
+    with pytest.raises(
+        ValueError, match=r"belongs to another network: '2.weight' is of shape \(2, 4\) there and absent here"
+    ):
         dubito.load(folder, nn.Sequential(nn.Linear(3, 4)))
     with pytest.raises(ValueError, match=r"belongs to another network: '3.running_mean' is absent there"):
         dubito.load(folder, nn.Sequential(*net(), nn.BatchNorm1d(2, affine=False)))
-    with pytest.raises(ValueError, match="holds float32 weights but the network is torch.float64"):
+    with pytest.raises(ValueError, match=r"holds float32 weights but the network is torch.float64"):
         dubito.load(folder, net().double())
 
 
@@ -180,9 +184,9 @@ def test_an_own_likelihood_must_be_given_again(tmp_path):
 
 def test_an_unwritable_place_is_one_sentence(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match="cannot write to .*; choose a folder you may write to"):
+    with pytest.raises(OSError, match=r"cannot write to .*; choose a folder you may write to"):
         fit().save(tmp_path / "file" / "p")
-    with pytest.raises(OSError, match="cannot write to .*; choose a folder you may write to"):
+    with pytest.raises(OSError, match=r"cannot write to .*; choose a folder you may write to"):
         fit(folder=tmp_path / "file" / "run")
 
 
@@ -200,7 +204,9 @@ def test_a_full_disk_leaves_what_was_drawn_and_the_run_goes_on_later(tmp_path, m
         return real(descriptor, data, at)
 
     monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(OSError, match="the disk is full; what was written before in .* stays readable: free some space and"):
+    with pytest.raises(
+        OSError, match=r"the disk is full; what was written before in .* stays readable: free some space and"
+    ):
         fit(steps=30, folder=run, checkpoint_every=5)
     monkeypatch.undo()
     kept = max(0, after - 1)

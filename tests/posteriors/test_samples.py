@@ -91,7 +91,10 @@ def test_coordinates_are_named_by_parameter_and_place():
 
 
 def test_descriptions():
-    assert repr(posterior(9, 2)) == "<posterior: 2 x 9 samples of 26 weights, Categorical(ignore_index=-100, class_axis=-1)>"
+    assert (
+        repr(posterior(9, 2))
+        == "<posterior: 2 x 9 samples of 26 weights, Categorical(ignore_index=-100, class_axis=-1)>"
+    )
     assert "3 networks" in repr(posterior(1, 3, "ensemble"))
 
 

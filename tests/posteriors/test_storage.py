@@ -166,7 +166,9 @@ def nothing(path, manifest):
 
 
 @pytest.mark.parametrize(
-    "harm", [cut, garble, empty, promise_more, other_chains, other_tensors, no_number, nothing], ids=lambda f: f.__name__
+    "harm",
+    [cut, garble, empty, promise_more, other_chains, other_tensors, no_number, nothing],
+    ids=lambda f: f.__name__,
 )
 def test_damage_is_told_when_the_samples_are_opened(tmp_path, small_shards, harm):
     manifest = write(tmp_path, made())
@@ -205,4 +207,8 @@ def test_every_type_of_weight_is_stored_bit_for_bit(tmp_path, dtype):
     samples = StoredSamples(tmp_path, {**writer.layout(), "chains": 1}, 7)
     theta, _ = samples.get(range(3))
     assert theta.dtype == dtype and torch.equal(theta, torch.cat([r["theta"] for r in rows]))
-    assert json.loads((tmp_path / shard_name(0)).read_bytes()[8:].split(b"}}")[0] + b"}}")["theta"]["shape"] == [3, 1, 7]
+    assert json.loads((tmp_path / shard_name(0)).read_bytes()[8:].split(b"}}")[0] + b"}}")["theta"]["shape"] == [
+        3,
+        1,
+        7,
+    ]

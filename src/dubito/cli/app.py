@@ -57,7 +57,7 @@ def demo(
     quick: Annotated[bool, typer.Option("--quick", help="A few steps only: the page, not the numbers.")] = False,
     quiet: NoBar = False,
 ) -> None:
-    """See what doubt is good for, on data that are embedded: a table, and a page with pictures."""
+    """Show what doubt is good for, on embedded data."""
     from dubito import demo
 
     demo.run(folder, quick=quick, progress=not quiet)
@@ -92,7 +92,7 @@ def fit(
     checkpoint_every: Annotated[int | None, typer.Option(help="Steps [default: every half minute].")] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Fit a posterior and keep it in a folder; the same call again resumes or extends the run."""
+    """Fit a posterior and keep it in a folder, or resume a run."""
     from dubito.cli import fitting, settings
 
     document = {} if config is None else settings.read(config)
@@ -161,7 +161,7 @@ def predict(
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Predict new rows: probabilities or means, and every uncertainty."""
+    """Predict new rows, with every uncertainty."""
     from dubito.cli import predicting
 
     predicting.check_out(out)
@@ -248,7 +248,7 @@ def study(
     folder: Annotated[Path, typer.Option(help="Where results and figures go.")] = Path("results"),
     quiet: NoBar = False,
 ) -> None:
-    """Run a published experiment again: published figures beside measured ones."""
+    """Run a published experiment, or list them."""
     from dubito import studies
     from dubito.cli import listing
     from dubito.report import print_result
@@ -264,7 +264,7 @@ def selfcheck(
     quick: Annotated[bool, typer.Option("--quick", help="Shorter runs, under two minutes.")] = False,
     quiet: NoBar = False,
 ) -> None:
-    """Check every method against posteriors that are known; exit status 1 if one is wrong."""
+    """Check every method against posteriors that are known."""
     from dubito import selfcheck
     from dubito.report import print_result
 

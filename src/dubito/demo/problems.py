@@ -92,9 +92,9 @@ def plane(settings: Settings) -> Problem:
         ENSEMBLE: (DeepEnsemble(learning_rate=1e-2), 500, None),
         DROPOUT: (MCDropout(rate=0.25, learning_rate=1e-2), 1000, None),
         LANGEVIN: (SGLD(step_size=5e-3, burn_in=1000, thin=20), 4000, 8),
-        REFERENCE: (HMC(leapfrog=30, burn_in=60), 120, 8),
+        REFERENCE: (HMC(leapfrog=20, burn_in=60), 160, 8),
     }
-    return Problem("plane", toys.blobs(), Categorical(), Normal(std=3.0), _plans([2, 10, 10, 2], chosen, settings))
+    return Problem("plane", toys.blobs(), Categorical(), Normal(std=1.0), _plans([2, 10, 10, 2], chosen, settings))
 
 
 def line(settings: Settings) -> Problem:

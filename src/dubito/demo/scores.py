@@ -1,8 +1,7 @@
 """What is measured on the digits, and which differences are more than chance."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,17 +34,21 @@ class Scores:
         return [self.inside.n_draws, found["accuracy"], found["nll"], found["ece"], *auroc, self.fooled, self.seconds]
 
     @property
-    def fooled(self) -> float:
-        """The share of inputs that are no digits which it calls one with more than `SURE` probability."""
-        return float((self.outside.probs.amax(-1) > SURE).double().mean())
+    def sure(self) -> Tensor:
+        """(N,): whether an input that is no digit is taken for one with more than `SURE` probability."""
+        return self.outside.probs.amax(-1) > SURE
 
-    def auroc(self, measure: Literal["entropy", "bald"], at: Tensor | None = None) -> float | None:
-        """How well a doubt tells digits from others (or from some of them); None where it cannot exist."""
+    @property
+    def fooled(self) -> float:
+        """The share of them."""
+        return float(self.sure.double().mean())
+
+    def auroc(self, measure: Literal["entropy", "bald"]) -> float | None:
+        """How well a doubt tells digits from others; None where it cannot exist."""
         try:
-            inside, outside = (_doubt(p, measure) for p in (self.inside, self.outside))
+            return metrics.auroc(getattr(self.inside, measure), getattr(self.outside, measure))
         except Undefined:
             return None
-        return metrics.auroc(inside, outside if at is None else outside[at.numpy()])
 
     @property
     def leaning(self) -> float:
@@ -62,20 +65,14 @@ def by_likelihood(one: Scores, base: Scores) -> Verdict:
 
 def by_detection(one: Scores, base: Scores) -> Verdict:
     """Whether entropy detects non-digits better under `one`: two AUROCs on the same inputs (DeLong et al., 1988)."""
-    ours, theirs = (_wins(_doubt(s.inside, "entropy"), _doubt(s.outside, "entropy")) for s in (one, base))
+    ours, theirs = (_wins(s.inside.entropy, s.outside.entropy) for s in (one, base))
     gains = [a - b for a, b in zip(ours, theirs, strict=True)]
     return _verdict(gains[0].mean(), sum(gain.var(ddof=1) / len(gain) for gain in gains))
 
 
-def sort(verdicts: Mapping[str, Verdict]) -> dict[Verdict, list[str]]:
-    """The names under each verdict."""
-    kinds: Sequence[Verdict] = ("better", "alike", "worse")
-    return {kind: [name for name, verdict in verdicts.items() if verdict == kind] for kind in kinds}
-
-
-def _wins(inside: Floats, outside: Floats) -> tuple[Floats, Floats]:
+def _wins(inside: Tensor, outside: Tensor) -> tuple[Floats, Floats]:
     """For each input the share of inputs of the other side on whose right side it is; both average to the AUROC."""
-    beats = (outside[:, None] > inside) + 0.5 * (outside[:, None] == inside)
+    beats = ((outside[:, None] > inside).double() + 0.5 * (outside[:, None] == inside)).numpy()
     return beats.mean(1), beats.mean(0)
 
 
@@ -83,8 +80,3 @@ def _verdict(gain: float, variance: float) -> Verdict:
     if abs(gain) <= CLEAR * np.sqrt(variance):
         return "alike"
     return "better" if gain > 0 else "worse"
-
-
-def _doubt(prediction: Prediction, measure: str) -> Floats:
-    values: Any = getattr(prediction, measure)
-    return np.asarray(values.double().numpy())

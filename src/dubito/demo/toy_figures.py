@@ -27,7 +27,7 @@ _GROWS = 1.25  # a band this much wider than at the data is called growing
 
 def plane(fits: Mapping[str, Fit], train: Split, settings: Settings) -> tuple[Figure, dict[str, Any]]:
     """The entropy of every method over the plane, and its numbers."""
-    axis = np.linspace(-_REACH, _REACH, 13 if settings.quick else 97)
+    axis = np.linspace(-_REACH, _REACH, 13 if settings.quick else 61)
     grid = torch.cartesian_prod(*[torch.tensor(axis, dtype=torch.float32)] * 2).flip(1)  # rows of constant y, as drawn
     predictions = {name: fit.posterior.predict(grid, draws=DRAWS, seed=settings.seed) for name, fit in fits.items()}
     far = torch.cdist(grid, train.x).amin(1) > FAR
@@ -78,7 +78,7 @@ def line(fits: Mapping[str, Fit], train: Split, settings: Settings) -> tuple[Fig
     figure = plots.panels(
         "line", "Error bars that know where the data are", shown, caption=_line_words(widths), columns=len(shown)
     )
-    return figure, {"half width of the 90 % interval": widths}
+    return figure, {"half width of the 90% interval": widths}
 
 
 class _Bands:
@@ -88,7 +88,7 @@ class _Bands:
         prediction = fit.posterior.predict(x, draws=DRAWS, seed=settings.seed)
         self.mean = prediction.mean[:, 0].numpy()
         ends = {level: [end[:, 0].numpy() for end in prediction.interval(level)] for level in (0.5, 0.9)}
-        self.intervals = [plots.Band(f"{level:.0%}".replace("%", " %"), *pair) for level, pair in ends.items()]
+        self.intervals = [plots.Band(f"{level:.0%}", *pair) for level, pair in ends.items()]
         self.half_width: NDArray[Any] = (ends[0.9][1] - ends[0.9][0]) / 2
 
 
@@ -103,7 +103,7 @@ def _line_words(widths: Mapping[str, Mapping[str, float]]) -> str:
     flat = [words.named(name) for name in edges if edges[name] < _GROWS * data[name]]
     warning = f" Nothing widens the band of {words.listed(flat)}: as sure where nothing was measured as where much was."
     return (
-        "Twenty noisy measurements of the dashed curve, in two groups with a gap between them. At the data a 90 % band can "
+        "Twenty noisy measurements of the dashed curve, in two groups with a gap between them. At the data a 90% band can "
         f"be no narrower than the noise, ±{_NORMAL_90 * NOISE:.2f}; elsewhere it should say how little is known. Half way "
         f"through the gap and at the edges it is {words.listed(pairs)}; HMC is the reference.{warning if flat else ''}"
     )

@@ -17,20 +17,15 @@ def named(name: str) -> str:
     return f"the {name}" if name in _COMMON else name
 
 
-def capital(sentence: str) -> str:
-    """With its first letter large."""
-    return sentence[:1].upper() + sentence[1:]
-
-
 def each(values: Mapping[str, float], spec: str, of: str = "for") -> str:
-    """Every number with its name: 35 % for the plain net, 7 % for SGLD."""
-    return listed([f"{_number(value, spec)} {of} {named(name)}" for name, value in values.items()])
+    """Every number with its name: 35% for the plain net, 7% for SGLD."""
+    return listed([f"{value:{spec}} {of} {named(name)}".replace("-", "−", 1) for name, value in values.items()])
 
 
 def span(values: Mapping[str, float], spec: str) -> str:
     """From the lowest number to the highest with their names; one number where they print alike."""
     low, high = (pick(values, key=lambda name: values[name]) for pick in (min, max))
-    first, last = _number(values[low], spec), _number(values[high], spec)
+    first, last = f"{values[low]:{spec}}", f"{values[high]:{spec}}"
     return first if first == last else f"{first} ({low}) to {last} ({high})"
 
 
@@ -45,6 +40,3 @@ def compared(what: str, verdicts: Mapping[str, Verdict], base: str, better: str,
     parts = [f"{phrases[kind]} for {listed(names)}" for kind, names in groups.items() if names]
     return f"Compared with {named(base)}, {what} is {listed(parts)}."
 
-
-def _number(value: float, spec: str) -> str:
-    return f"{value:{spec}}".replace("%", " %")

@@ -32,6 +32,7 @@ _DRAW: dict[str, Draw] = {
 # inches of one panel: alone, and beside others
 _SIZES = {"field": ((4.7, 3.7), (2.9, 2.7)), "reliability": ((4.6, 4.3), (3.0, 3.2))}
 _USUAL = ((6.6, 3.4), (3.3, 2.3))
+_WIDEST, _LEAST = 9.3, 0.85  # inches of panels side by side, and how much charts may lose of their height for it
 _TITLE, _KEY = 0.2, 0.2  # inches of one line of the title and of the legend
 _SCREEN = 1.45  # pixels on the page for a point on paper: small print becomes as large as the page's own
 
@@ -79,16 +80,14 @@ def write_figures(result: Result, folder: str | Path) -> list[Path]:
 
 def draw(figure: Figure, palette: Palette, titled: bool) -> "Canvas":
     """The figure on a matplotlib canvas of its own; no global state."""
-    return _draw_images(figure, titled) if figure.kind == "images" else _draw_grid(figure, palette, titled)
+    return _draw_images(figure, palette, titled) if figure.kind == "images" else _draw_grid(figure, palette, titled)
 
 
 def _draw_grid(figure: Figure, palette: Palette, titled: bool) -> "Canvas":
     from matplotlib.figure import Figure as Canvas
 
     rows, columns = _grid(len(figure.panels), figure.options.get("columns"))
-    alone, beside = _SIZES.get(figure.kind, _USUAL)
-    size = alone if len(figure.panels) == 1 else (beside[0] * columns, beside[1] * rows)
-    canvas = Canvas(figsize=size, layout="constrained")
+    canvas = Canvas(figsize=_size(figure.kind, rows, columns), layout="constrained")
     axes = list(canvas.subplots(rows, columns, sharex=figure.kind != "bars", sharey=True, squeeze=False).flat)
     for spare in axes[len(figure.panels) :]:
         spare.remove()
@@ -102,6 +101,15 @@ def _draw_grid(figure: Figure, palette: Palette, titled: bool) -> "Canvas":
         canvas.colorbar(scale, ax=axes, label=words, aspect=18 * rows, pad=0.02).outline.set_visible(False)
     _add_header(canvas, figure.title if titled else "", _legend(figure, axes, palette))
     return canvas
+
+
+def _size(kind: str, rows: int, columns: int) -> tuple[float, float]:
+    """Inches of all panels together; many side by side are made smaller, so that the print keeps its size."""
+    alone, (width, height) = _SIZES.get(kind, _USUAL)
+    if rows == columns == 1:
+        return alone
+    shrink = min(1.0, _WIDEST / (width * columns))
+    return width * columns * shrink, height * rows * (shrink if kind in _SIZES else max(shrink, _LEAST))
 
 
 def _grid(panels: int, asked: int | None) -> tuple[int, int]:
@@ -120,11 +128,13 @@ def _label_axes(axes: "list[Axes]", columns: int, figure: Figure) -> None:
 
 
 def _legend(figure: Figure, axes: "list[Axes]", palette: Palette) -> "dict[str, Artist]":
-    """What the legend shows, each label once; one label alone needs no legend unless it says more than a name."""
+    """What the legend shows, each label once; none where the panels' titles say it, or for one label without a note."""
     found = charts.band_key(figure, palette) if figure.kind == "bands" else {}
     found |= {label: handle for one in axes for handle, label in zip(*one.get_legend_handles_labels(), strict=True)}
-    noted = any(series.get("note") for panel in figure.panels for series in panel.data.get("series", ()))
-    return found if len(found) > 1 or noted else {}
+    series = [(panel, one) for panel in figure.panels for one in panel.data.get("series", ())]
+    if len(figure.panels) > 1 and all(panel.title.startswith(one["label"]) for panel, one in series) and series:
+        return {}
+    return found if len(found) > 1 or any(one.get("note") for _, one in series) else {}
 
 
 def _add_header(canvas: "Canvas", title: str, key: "dict[str, Artist]") -> None:
@@ -145,7 +155,7 @@ def _add_header(canvas: "Canvas", title: str, key: "dict[str, Artist]") -> None:
         canvas.legend(key.values(), key.keys(), loc="upper left", bbox_to_anchor=corner, ncols=columns, borderpad=0.2)
 
 
-def _draw_images(figure: Figure, titled: bool) -> "Canvas":
+def _draw_images(figure: Figure, palette: Palette, titled: bool) -> "Canvas":
     from matplotlib.figure import Figure as Canvas
     from matplotlib.patches import Patch
 
@@ -153,7 +163,7 @@ def _draw_images(figure: Figure, titled: bool) -> "Canvas":
     key = {label: Patch(color=colour) for label, colour in pictures.vote_colours(figure).items()}
     before = canvas.get_figheight()
     _add_header(canvas, figure.title if titled else "", dict(key))
-    pictures.draw_images(canvas, figure, canvas.get_figheight() - before)
+    pictures.draw_images(canvas, figure, palette, canvas.get_figheight() - before)
     return canvas
 
 

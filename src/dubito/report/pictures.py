@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 # inches: one image with its caption above and its votes below
 _CELL, _IMAGE, _CAPTION, _VOTES, _GAP, _HEADER = 1.12, 0.94, 0.34, 0.38, 0.3, 0.26
+_ROW, _MARGIN = 0.72, 1.0  # one method's votes with their caption, and the space left of them for its name
 
 
 def draw_field(axes: "Axes", panel: Panel, figure: Figure, palette: Palette) -> None:
@@ -92,7 +93,7 @@ def _finish_reliability(axes: "Axes", strip: "Axes") -> None:
     strip.set_xlabel("confidence")
 
 
-def draw_images(canvas: "Canvas", figure: Figure, top: float) -> None:
+def draw_images(canvas: "Canvas", figure: Figure, palette: Palette, top: float) -> None:
     """Place every panel's images below each other on a canvas of `images_size`; `top` inches are left for the title."""
     height = canvas.get_figheight()
     for panel in figure.panels:
@@ -101,18 +102,21 @@ def draw_images(canvas: "Canvas", figure: Figure, top: float) -> None:
             top += _HEADER
         for i in range(len(panel.data["captions"])):
             row, column = divmod(i, _columns(figure))
-            _draw_cell(canvas, panel, i, column * _CELL - 0.01, top + row * _row_height(panel))
+            left, above = _margin(figure) + column * _CELL - 0.01, top + row * _row_height(panel)
+            _draw_cell(canvas, panel, palette, i, left, above, first=column == 0)
         top += _panel_height(figure, panel)
 
 
 def images_size(figure: Figure) -> tuple[float, float]:
     """Width and height in inches of all panels of an images figure, without a title."""
-    return 0.02 + _columns(figure) * _CELL, sum(
+    return 0.02 + _margin(figure) + _columns(figure) * _CELL, sum(
         _panel_height(figure, panel) + (_HEADER if panel.title else 0.0) for panel in figure.panels
     )
 
 
-def _draw_cell(canvas: "Canvas", panel: Panel, i: int, left: float, top: float) -> None:
+def _draw_cell(
+    canvas: "Canvas", panel: Panel, palette: Palette, i: int, left: float, top: float, first: bool
+) -> None:
     width, height = canvas.get_size_inches()
     pad = (_CELL - _IMAGE) / 2
 
@@ -121,23 +125,34 @@ def _draw_cell(canvas: "Canvas", panel: Panel, i: int, left: float, top: float) 
             ((left + pad) / width, 1 - (top + offset + tall) / height, _IMAGE / width, tall / height)
         )
 
+    _draw_pixels(place(_CAPTION, _IMAGE), panel, i)
+    if "votes" in panel.data:
+        truth = panel.data["truth"]
+        colours = [BLUE if not truth or k == truth[i] else ORANGE for k in range(len(panel.data["labels"]))]
+        _draw_votes(place(_CAPTION + _IMAGE + 0.06, _VOTES), panel, panel.data["votes"], i, colours)
+    for k, row in enumerate(panel.data.get("rows", ())):
+        axes = place(_CAPTION + _IMAGE + (k + 1) * _ROW - _VOTES, _VOTES)
+        _draw_votes(axes, panel, row["votes"], i, palette[row["label"]])
+        axes.set_title(row["captions"][i], fontsize=7, weight="normal", pad=3)
+        if first:
+            axes.set_ylabel(row["label"], rotation=0, ha="right", va="center", labelpad=8, weight="bold", color=INK)
+
+
+def _draw_pixels(axes: "Axes", panel: Panel, i: int) -> None:
     pixels = np.asarray(panel.data["pixels"])
-    axes = place(_CAPTION, _IMAGE)
     axes.imshow(pixels[i], cmap=_shades("white", INK), vmin=pixels.min(), vmax=pixels.max(), interpolation="none")
     axes.set(xticks=[], yticks=[])
     axes.set_title(panel.data["captions"][i], fontsize=7, weight="normal", pad=3, linespacing=1.15)
     axes.spines[:].set(visible=True, color=MUTED, linewidth=0.5)
     axes.grid(False)
-    if "votes" in panel.data:
-        _draw_votes(place(_CAPTION + _IMAGE + 0.06, _VOTES), panel, i)
 
 
-def _draw_votes(axes: "Axes", panel: Panel, i: int) -> None:
-    votes, truth = np.asarray(panel.data["votes"], dtype=float), panel.data["truth"]
-    classes = np.arange(votes.shape[1])
-    axes.bar(classes, votes[i], 0.8, color=[BLUE if not truth or k == truth[i] else ORANGE for k in classes])
+def _draw_votes(axes: "Axes", panel: Panel, votes: Any, i: int, colours: str | list[str]) -> None:
+    shares = np.asarray(votes, dtype=float)
+    classes = np.arange(shares.shape[1])
+    axes.bar(classes, shares[i], 0.8, color=colours)
     axes.set_xticks(classes, panel.data["labels"])
-    axes.set(ylim=(0, max(float(votes.max()), 1e-12)), yticks=[], xlim=(-0.6, len(classes) - 0.4))
+    axes.set(ylim=(0, max(float(shares.max()), 1e-12)), yticks=[], xlim=(-0.6, len(classes) - 0.4))
     axes.tick_params(axis="x", labelsize=5.5, pad=1.5)
     axes.spines["bottom"].set(color=MUTED, linewidth=0.5)
     axes.grid(False)
@@ -155,12 +170,17 @@ def _columns(figure: Figure) -> int:
 
 
 def _row_height(panel: Panel) -> float:
-    return _CAPTION + _IMAGE + (_VOTES + 0.06 if "votes" in panel.data else 0.0) + _GAP
+    votes = _VOTES + 0.06 if "votes" in panel.data else _ROW * len(panel.data.get("rows", ()))
+    return _CAPTION + _IMAGE + votes + _GAP
 
 
 def _panel_height(figure: Figure, panel: Panel) -> float:
     rows = -(-len(panel.data["captions"]) // _columns(figure))
     return rows * _row_height(panel)
+
+
+def _margin(figure: Figure) -> float:
+    return _MARGIN if any(panel.data.get("rows") for panel in figure.panels) else 0.0
 
 
 def _left(canvas: "Canvas") -> float:

@@ -21,7 +21,7 @@ from dubito.selfcheck.verdicts import MEANINGS, TOLERANCES, Measured, converged,
 REFERENCE_LEAPFROG = 8
 REFERENCE_SEED = 1  # the runs that are checked have seed 0
 LONGER = 8  # times more trajectories in the reference than draws wanted, in a quarter of the chains
-FEWER = 3  # times fewer draws where weights are not compared
+FEWER = 2  # times fewer draws where weights are not compared
 
 COLUMNS = ("method", "class", "bias", "rms", "var min", "var max", "ESS", "agreement", "TV", "verdict", "s")
 FORMATS = {"bias": ".3f", "rms": ".3f", "var min": ".3f", "var max": ".3f", "ESS": ",.0f", "agreement": ".3f", "TV": ".4f", "s": ".1f"}  # fmt: skip

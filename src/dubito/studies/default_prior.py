@@ -18,7 +18,7 @@ from dubito.data import Split, toys
 from dubito.nn import mlp
 from dubito.priors import FanIn, Normal
 from dubito.progress import track
-from dubito.results import Figure, Result, Table
+from dubito.results import Cell, Figure, Result, Table
 from dubito.studies.base import Plan, Settings, Study, built, gather, mixing
 
 GAINS = (0.5, 1.0, math.sqrt(2), 2.0, 2 * math.sqrt(2), 4.0, 8.0)
@@ -48,8 +48,8 @@ def _digits(settings: Settings) -> Problem:
     x, y = gather(["digits"]).sets["digits"].part("train")
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(settings.seed))
     n, held = (60, 100) if settings.quick else (300, len(x))
-    parts = [Split(x[rows].flatten(1), y[rows]) for rows in (order[:n], order[n : n + held])]
-    return Problem(*parts, toys.not_digits(seed=settings.seed).x.flatten(1), (64, 10), dubito.Categorical())
+    known, unseen = (Split(x[rows].flatten(1), y[rows]) for rows in (order[:n], order[n : n + held]))
+    return Problem(known, unseen, toys.not_digits(seed=settings.seed).x.flatten(1), (64, 10), dubito.Categorical())
 
 
 def _clusters(settings: Settings) -> Problem:
@@ -157,7 +157,7 @@ def _lost(loss: tuple[float, float]) -> str:
 
 def _ranking(grids: Mapping[str, Grid]) -> Table:
     per_problem = {name: losses(grid) for name, grid in grids.items()}
-    rows = [
+    rows: list[tuple[Cell, ...]] = [
         (prior, *(float(np.mean(loss[prior])) for loss in per_problem.values()), mean, worst)
         for prior, (mean, worst) in ranking(grids).items()
     ]
@@ -172,7 +172,7 @@ def _ranking(grids: Mapping[str, Grid]) -> Table:
 
 def _table(name: str, grid: Grid) -> Table:
     nets = list(next(iter(grid.values())))
-    rows = [
+    rows: list[tuple[Cell, ...]] = [
         (
             prior,
             *(row[n].nll for n in nets),

@@ -62,7 +62,7 @@ def discretised(exact: Line, step: float) -> Line:
     In every direction in which the posterior has variance v, the chain has v / (1 - step / (4 v)).
     """
     values, directions = np.linalg.eigh(exact.cov)
-    return Line(exact.mean, directions @ np.diag(values / (1 - step / (4 * values))) @ directions.T)
+    return Line(exact.mean, np.asarray(directions * (values / (1 - step / (4 * values))) @ directions.T, float))
 
 
 def least_squares() -> Floats:
@@ -190,8 +190,8 @@ def band(mean: Floats | Tensor, low: Floats | Tensor, high: Floats | Tensor) -> 
 
 
 SUMMARY = (
-    "Four points say little about a line, and the prior draws the slope from where the likelihood is largest halfway to "
-    "0. HMC and SGLD recover mean, variances and independence of the closed form, SGLD with the slightly larger "
+    "Four points say little about a line, and the prior draws the slope from where the likelihood is largest halfway "
+    "to 0. HMC and SGLD recover mean, variances and independence of the closed form, SGLD with the slightly larger "
     "variances that steps of finite size imply. MAP finds the mean, and its band has no share for the doubt about the "
     "line."
 )

@@ -31,7 +31,8 @@ def plans(settings: Settings, n: int) -> dict[str, Plan]:
     quick = settings.quick
     steps, (leapfrog, burn_in, kept) = (150, (5, 5, 5)) if quick else (10_000, (300, 100, 200))
     descent: dict[str, Any] = {"learning_rate": RATE, "optimiser": "sgd", "momentum": 0.0}
-    plain, dropped = (built(lambda p=p: mlp([2, 10, 10, 2], dropout=p), settings) for p in (0.0, 0.5))
+    plain = built(lambda: mlp([2, 10, 10, 2]), settings)
+    dropped = built(lambda: mlp([2, 10, 10, 2], dropout=0.5), settings)
     return {
         "HMC": Plan(dubito.HMC(leapfrog=leapfrog, burn_in=burn_in), plain, burn_in + kept, 2 if quick else 16),
         "SGLD": Plan(dubito.SGLD(step_size=RATE / n, burn_in=100 if quick else 500), plain, steps),
