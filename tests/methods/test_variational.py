@@ -52,8 +52,9 @@ Y = torch.randint(3, (30,), generator=torch.Generator().manual_seed(2))
 
 
 def perceptron() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
 
 
 def fit(method=None, net=None, data=(X, Y), **options):

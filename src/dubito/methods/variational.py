@@ -44,9 +44,14 @@ class VariationalState(NamedTuple):
         return self.q.chunk(2, dim=1)[0]
 
     @property
+    def rho(self) -> Tensor:
+        """(S, D): -inf for what has no distribution."""
+        return self.q.chunk(2, dim=1)[1]
+
+    @property
     def std(self) -> Tensor:
-        """(S, D): exactly 0 for what has no distribution, whose rho is -inf."""
-        return F.softplus(self.q.chunk(2, dim=1)[1])
+        """softplus(rho), (S, D): exactly 0 for what has no distribution."""
+        return F.softplus(self.rho)
 
 
 class Fit(NamedTuple):
@@ -116,10 +121,12 @@ class Variational(Optimised, Method[VariationalState]):
             temperature=target.temperature,
         )
         share = self._share(int(tick.step), tick.steps, target.n_data // n_rows(batch.x)) / target.n_data
-        by_mean = (kl.by_mean * share).sub_(fit.by_mean, alpha=1 / target.temperature)
-        by_std = (kl.by_std * share).sub_(fit.by_std, alpha=1 / target.temperature)
-        by_rho = by_std.mul_(-torch.expm1(-std))  # d softplus(rho) / d rho = 1 - exp(-std)
-        self.descend_(state.q, torch.cat([by_mean, by_rho], dim=1), state.optim, int(tick.step), tick.steps)
+        grad = torch.empty_like(state.q)
+        by_mean, by_rho = grad.chunk(2, dim=1)
+        torch.mul(kl.by_mean, share, out=by_mean).sub_(fit.by_mean, alpha=1 / target.temperature)
+        torch.mul(kl.by_std, share, out=by_rho).sub_(fit.by_std, alpha=1 / target.temperature)
+        by_rho.mul_(state.rho.sigmoid())  # the slope of softplus
+        self.descend_(state.q, grad, state.optim, int(tick.step), tick.steps)
         return state, Info(-fit.log_lik, kl.kl / target.n_data)
 
     def weights(self, state: VariationalState) -> Weights:
