@@ -144,8 +144,16 @@ ZOO: dict[str, tuple[Callable[[], nn.Module], Callable[[], object], Callable[[],
     "transformer with dropout": (lambda: Transformer(0.2), SEQUENCES, CLASSES),
     "lstm": (lambda: Recurrent(nn.LSTM), SEQUENCES, CLASSES),
     "gru with dropout": (lambda: Recurrent(nn.GRU, 0.2), SEQUENCES, CLASSES),
-    "embedding": (lambda: nn.Sequential(nn.Embedding(7, 4), nn.Flatten(), nn.Linear(12, 3)), labels(3, classes=7), CLASSES),
-    "batch norm": (lambda: warmed(nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))), ROWS, CLASSES),
+    "embedding": (
+        lambda: nn.Sequential(nn.Embedding(7, 4), nn.Flatten(), nn.Linear(12, 3)),
+        labels(3, classes=7),
+        CLASSES,
+    ),
+    "batch norm": (
+        lambda: warmed(nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))),
+        ROWS,
+        CLASSES,
+    ),
     "two inputs": (TwoInputs, lambda: (torch.randn(N, 4), torch.randn(N, 2)), CLASSES),
     "dict inputs": (TwoInputs, lambda: {"b": torch.randn(N, 2), "a": torch.randn(N, 4)}, CLASSES),
     "token outputs": (lambda: nn.Linear(4, 3), SEQUENCES, labels(3)),
@@ -162,7 +170,11 @@ ZOO: dict[str, tuple[Callable[[], nn.Module], Callable[[], object], Callable[[],
         features(1, 5, 5),
         CLASSES,
     ),
-    "alpha dropout": (lambda: nn.Sequential(nn.Linear(4, 8), nn.SELU(), nn.AlphaDropout(0.2), nn.Linear(8, 3)), ROWS, CLASSES),
+    "alpha dropout": (
+        lambda: nn.Sequential(nn.Linear(4, 8), nn.SELU(), nn.AlphaDropout(0.2), nn.Linear(8, 3)),
+        ROWS,
+        CLASSES,
+    ),
     "fused dropout": (FusedDropout, SEQUENCES, CLASSES),
     "double precision": (lambda: nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).double(), ROWS, CLASSES),
     "frozen parameters": (frozen_first, ROWS, CLASSES),
@@ -255,7 +267,7 @@ def test_members_side_by_side_and_one_after_another_give_the_same_numbers(name, 
 
 @pytest.mark.parametrize("name", ["lstm", "gru with dropout"])
 def test_layers_without_a_batching_rule_run_one_after_another(name):
-    net, x, y = open_zoo(name)
+    net, x, _ = open_zoo(name)
     held = Net(net)
     thetas = torch.stack([held.theta(), held.theta() + 0.1])
     outputs = held.many(thetas, x)

@@ -58,7 +58,7 @@ def test_an_epoch_visits_rows_once_in_an_order_of_its_own():
     epochs = [torch.cat([batches.index(e * 3 + i) for i in range(3)]).tolist() for e in range(3)]
     assert all(len(set(order)) == 18 for order in epochs)
     assert len({tuple(order) for order in epochs}) == 3
-    assert sorted(set(sum(epochs, []))) == list(range(20))
+    assert {row for order in epochs for row in order} == set(range(20))
 
 
 def test_a_batch_depends_on_seed_and_step_alone():

@@ -208,7 +208,8 @@ SCRIPT = """
     net = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2))
     steps = int(sys.argv[2])
     note = lambda record: print(record["step"], flush=True)
-    dubito.fit(net, (x, y), dubito.SGLD(burn_in=5, thin=5), steps=steps, folder=sys.argv[1], callback=note, device="cpu")
+    method = dubito.SGLD(burn_in=5, thin=5)
+    dubito.fit(net, (x, y), method, steps=steps, folder=sys.argv[1], callback=note, device="cpu")
 """
 
 

@@ -82,7 +82,7 @@ def test_a_run_goes_on_from_its_start_and_forgets_later_records(tmp_path):
     run(Counter(), path=path)
     with path.open("a") as file:
         file.write('{"step": 12, "fi')
-    state, done, history = run(Counter(), steps=12, start=8, path=path)
+    state, done, _ = run(Counter(), steps=12, start=8, path=path)
     assert state == list(range(12)) and done == 12
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [4, 8, 12]
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from dubito import quantiles, uncertainty
 from dubito.functions import ACTIVATION_BYTES, Functions, Plan, plan_chunks
 from dubito.inputs import batches, check_finite, move, tensors
+from dubito.keeping import Keeper
 from dubito.likelihoods import Likelihood
 from dubito.progress import track
 
@@ -35,30 +36,14 @@ class Prediction:
         self.n_draws = functions.n
         self.kind = likelihood.kind
         self._sums = Sums(likelihood, functions.n)
-        self._kept: list[list[Tensor]] | None = [] if keep is not False else None
         self._budget = BUDGET if keep is None else None
+        keeper = Keeper(functions.n, self._budget, keep is not False)
         for chunk in track(functions.chunks(plan.draws), -(-functions.n // plan.draws), "predicting", bar):
-            self._add(chunk)
+            for number, x in enumerate(self._batches(plan.rows)):
+                keeper.add(self._sums.add(number, chunk(x), chunk.noise()))
+            keeper.end_chunk(chunk.n)
         self._sums.finish()
-        self._draws = None if self._kept is None else torch.cat([torch.cat(c, 1) for c in self._kept], 0)
-        self._kept = None
-
-    def _add(self, chunk: Functions) -> None:
-        kept = []
-        for number, x in enumerate(self._batches(self._plan.rows)):
-            outputs = chunk(x)
-            stored = self._sums.add(number, outputs, chunk.noise())
-            if self._kept is not None:
-                kept.append(stored)
-                self._give_up_if_large(kept, chunk.n)
-        if self._kept is not None:
-            self._kept.append(kept)
-
-    def _give_up_if_large(self, kept: list[Tensor], draws: int) -> None:
-        """Keep no draws once those of so many rows, all draws taken together, go beyond the budget."""
-        if self._budget is not None and sum(t.nbytes for t in kept) * self.n_draws > self._budget * draws:
-            kept.clear()
-            self._kept = None
+        self._draws = keeper.draws
 
     def _batches(self, rows: int) -> Iterator[Any]:
         net = self._functions.net
@@ -321,7 +306,7 @@ class Sums:
     def add(self, number: int, outputs: Tensor, noise: dict[str, Tensor]) -> Tensor:
         """Add draws (s, b, ...) to batch `number`; returns what is worth keeping of them."""
         mean = over_draws(self.likelihood, outputs, noise, _mean)
-        sums = self._batches.setdefault(number, {"first": mean[0]})
+        sums = self._batches.setdefault(number, {"first": mean[0].clone()})  # a view would keep all draws alive
         shifted = mean - sums["first"]  # centring on the first draw keeps the variance free of cancellation
         self._plus(sums, "sum", shifted.sum(0))
         self._plus(sums, "square", shifted.square().sum(0))
@@ -350,6 +335,7 @@ class Sums:
         self.expected_entropy = (joined["entropy"] / self.n).to(dtype) if "entropy" in joined else shift
         self.votes = joined["votes"].to(dtype) if "votes" in joined else shift
         self._aleatoric = (joined["variance"] / self.n).to(dtype) if "variance" in joined else None
+        self._batches = {}
 
     @property
     def aleatoric(self) -> Tensor:

@@ -65,9 +65,9 @@ class Reading:
             f"{len(self.others.y)} images that are no digits at all: {words.listed(toys.KINDS)}. A network has to answer "
             "one of ten digits either way; the question is whether it also says how little that answer is worth.\n\n"
             f"Unseen digits are read correctly in {words.span(accuracy, '.1%')} of cases. "
-            f"{words.compared('the likelihood of the true answers', likelihood, PLAIN, 'higher', 'lower')} "
+            f"{words.compared('The likelihood of the true answers', likelihood, PLAIN, 'higher', 'lower')}\n\n"
             f"An image that is no digit is taken for one with more than {SURE:.0%} probability by {fooled} of cases. "
-            f"{words.compared('telling such images from digits by entropy', detection, PLAIN, 'better', 'worse')}\n\n"
+            f"{words.compared('Telling such images from digits by entropy', detection, PLAIN, 'better', 'worse')}\n\n"
             f"A difference is called clear from {scores.CLEAR:g} standard errors of the paired difference on. One seed and "
             "one small data set: the page shows what doubt is good for, not which method wins."
         )
@@ -80,17 +80,19 @@ class Reading:
 
     def fooled(self) -> Figure:
         """How often each method is sure of an image that is no digit, by kind."""
-        kinds = [self.others.y == i for i in range(len(toys.KINDS))]
-        shares = {name: [float(s.sure[at].double().mean()) for at in kinds] for name, s in self.scores.items()}
+        kinds = {kind: self.others.y == i for i, kind in enumerate(toys.KINDS)}
+        shares = {n: [float(s.sure[at].double().mean()) for at in kinds.values()] for n, s in self.scores.items()}
+        order = np.argsort(-np.mean(list(shares.values()), axis=0), kind="stable")
         return plots.bars(
             "fooled",
-            f"Sure of what is no digit: images taken for one with more than {SURE:.0%} probability",
+            "How often it is sure of an image that is no digit",
             toys.KINDS,
             [plots.Series(name, share) for name, share in shares.items()],
             y_label="share of images",
-            caption="A program that acts on every answer above that probability would act on each of these. The lower the "
-            "bar the better, and none is best. Letters and patchwork are made of strokes like those of digits, which makes "
-            f"them the hardest to doubt; there are about {len(self.others.y) // len(kinds)} images of each kind.",
+            caption=f"The share of images that are taken for some digit with more than {SURE:.0%} probability; a program "
+            "that trusts such answers would act on every one of them. The lower the bar the better, and no bar is best. It "
+            f"happens most often with {toys.KINDS[order[0]]}, then with {toys.KINDS[order[1]]}; there are about "
+            f"{len(self.others.y) // len(kinds)} images of each kind.",
         )
 
     def entropy(self) -> Figure:
@@ -102,8 +104,8 @@ class Reading:
             {name: self._histogram(found) for name, found in self.scores.items()},
             caption="Entropy is 0 for an answer without any doubt and ln 10 = 2.3 for a blind guess among ten. Digits should "
             "pile up on the left and the other images lie to the right: the less the two overlap, the better a threshold on "
-            "doubt decides which answers a person should check. The leftmost bar, no doubt at all, holds "
-            f"{words.each(share, '.0%')} of the images that are no digits.",
+            "doubt decides which answers a person should check. Of the images that are no digits the leftmost bar, no doubt at "
+            f"all, holds {words.each(share, '.0%')}.",
             columns=len(self.scores),
         )
 
@@ -153,8 +155,8 @@ class Reading:
             "The digits each method doubts most",
             {name: self._doubted(found) for name, found in self.scores.items()},
             caption=f"Of {len(self.digits.y)} unseen digits the {SHOWN} of highest entropy: truth, answer and entropy above, "
-            "the votes of the networks below. Many are hard for people too. Doubt is useful where it finds mistakes: among "
-            f"these {SHOWN} are {words.listed(share)} of all digits misread.",
+            "the votes of the networks below. Would you have doubted them too? Doubt is useful where it finds mistakes: of all "
+            f"digits misread, these {SHOWN} hold {words.listed(share)}.",
         )
 
     def _misread(self, found: Scores) -> Tensor:

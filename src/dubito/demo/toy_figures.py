@@ -51,12 +51,13 @@ def plane(fits: Mapping[str, Fit], train: Split, settings: Settings) -> tuple[Fi
 
 
 def _plane_words(doubt: Mapping[str, float], distance: Mapping[str, float]) -> str:
-    nearest = min(distance, key=lambda name: distance[name])
+    nearest, farthest = (pick(distance, key=lambda name: distance[name]) for pick in (min, max))
     return (
-        "Twenty points in two classes; the darker the shade, the less a method claims to know there (from 0 to ln 2 = 0.69 "
-        "nats). All agree on a border between the classes, but only some admit that far from every point the border could "
-        f"run anywhere: more than {FAR:g} away from the data the mean entropy is {words.each(doubt, '.2f')}. HMC, the "
-        f"slow and exact reference, shows what the model and twenty points really say; nearest to it is {words.named(nearest)}."
+        "Twenty points in two classes; the darker the shade, the less a method claims to know there, from 0 to ln 2 = 0.69 "
+        "nats. Each puts a border between the classes. The question is what it says far from all points, where the border "
+        f"could run anywhere: more than {FAR:g} away from the data the mean entropy is {words.each(doubt, '.2f')}. HMC is "
+        "the reference, exact but for the finite length of its chains; by total variation the nearest to it is "
+        f"{words.named(nearest)} ({distance[nearest]:.2f}), the farthest {words.named(farthest)} ({distance[farthest]:.2f})."
     )
 
 

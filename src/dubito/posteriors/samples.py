@@ -117,16 +117,15 @@ def named(net: Net, thetas: Tensor) -> dict[str, Tensor]:
 
 def moments(samples: Samples) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation over all samples, in double precision, a few at a time."""
+    first = samples.get([0])[0][0]
     total = square = torch.zeros(())
-    first = samples.get([0])[0][0].double()
-    for start in range(0, len(samples), 32):
-        theta = samples.get(range(start, min(start + 32, len(samples))))[0].double() - first
-        total, square = total + theta.sum(0), square + theta.square().sum(0)
+    for part in samples.pieces():
+        theta = part.double() - first  # centring on the first keeps the variance free of cancellation
+        total, square = total + theta.sum(0), square + theta.square_().sum(0)
     n = len(samples)
-    mean, count = total / n, max(1, n - 1)
-    var = ((square - n * mean.square()) / count).clamp_min(0)
-    theta = samples.get([0])[0]
-    return (first + mean).to(theta.dtype), var.sqrt().to(theta.dtype)
+    mean = total / n
+    var = ((square - n * mean.square()) / max(1, n - 1)).clamp_min(0)
+    return (first.double() + mean).to(first.dtype), var.sqrt().to(first.dtype)
 
 
 def coordinate_names(layout: Layout, columns: Sequence[int]) -> list[str]:

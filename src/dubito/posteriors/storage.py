@@ -9,7 +9,7 @@ import errno
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 SHARD_BYTES = 64 << 20
+PART_BYTES = 4 << 20  # of vectors read at a time for averages and diagnostics
 DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -48,9 +49,15 @@ class Samples(ABC):
     def get(self, index: Sequence[int]) -> tuple[Tensor, dict[str, Tensor]]:
         """Samples by number (row * chains + chain): vectors (n, D) and statistics (n, ...)."""
 
+    def pieces(self) -> Iterator[Tensor]:
+        """All vectors, a few at a time."""
+        size = max(1, PART_BYTES // max(1, self.get([0])[0].nbytes))
+        for start in range(0, len(self), size):
+            yield self.get(range(start, min(start + size, len(self))))[0]
+
     def coordinates(self, columns: Sequence[int]) -> Tensor:
         """(chains, rows, columns): the paths of some weights, for diagnostics."""
-        picked = [self.get(range(a, min(a + 64, len(self))))[0][:, list(columns)] for a in range(0, len(self), 64)]
+        picked = [part[:, list(columns)] for part in self.pieces()]
         return torch.cat(picked).view(self.rows, self.chains, -1).transpose(0, 1).contiguous()
 
 

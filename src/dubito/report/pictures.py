@@ -86,7 +86,7 @@ def _finish_reliability(axes: "Axes", strip: "Axes") -> None:
     axes.set(xlim=(0, 1), ylim=(0, 1))
     axes.grid(True, axis="both")
     axes.tick_params(labelbottom=False)
-    strip.set_ylabel("share", labelpad=4)
+    strip.set_ylabel("share", labelpad=4, rotation=0, ha="right", va="center", fontsize=8)
     strip.set_ylim(bottom=0)
     strip.set_yticks([])
     strip.grid(False)

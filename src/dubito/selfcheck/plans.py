@@ -18,7 +18,7 @@ FORGET = 4  # relaxation times until the start no longer matters
 MOMENTUM = 0.9
 MASKS = 5  # times longer descents under dropout, whose masks do not average out over an epoch as batches do
 CYCLES, EXPLORATION = 2, 0.1
-FROZEN = 1.5  # times more draws from cyclical samplers, whose last steps of a cycle hardly move
+FROZEN = 1.8  # times more draws from cyclical samplers, whose last steps of a cycle hardly move
 ADAPTATION = 150  # trajectories in which HMC finds its step size
 SLOW_ENERGY = 6  # trajectories per draw wanted: means mix in one, variances in several, as the energy changes slowly
 
@@ -32,7 +32,7 @@ class Effort:
     descent: int  # times the condition number
 
 
-QUICK = Effort(chains=128, draws=1_500, descent=150)
+QUICK = Effort(chains=128, draws=1_700, descent=150)
 FULL = Effort(chains=256, draws=10_000, descent=1_500)
 
 
@@ -47,7 +47,7 @@ class Plan:
 
 
 def plan(cls: type[Method[Any]], problem: Problem, reference: Reference, effort: Effort) -> Plan:
-    """Settings for any method, by the names of its fields; half of the data at a time, all where masks are the noise."""
+    """Settings for any method, by the names of its fields: half batches, or whole ones where masks are the noise."""
     names = {f.name for f in fields(cls) if f.init}  # type: ignore[arg-type]
     n = len(problem.y)
     batch = n if cls.full_batch or "rate" in names else n // 2
@@ -60,9 +60,7 @@ def plan(cls: type[Method[Any]], problem: Problem, reference: Reference, effort:
     return Plan(cls(), effort.descent, None, batch)
 
 
-def _descent(
-    cls: type[Method[Any]], names: set[str], n: int, batch: int, reference: Reference, effort: Effort
-) -> Plan:
+def _descent(cls: type[Method[Any]], names: set[str], n: int, batch: int, reference: Reference, effort: Effort) -> Plan:
     """Steps of the inverse curvature of the loss per datum that decay to zero, so that noise averages out."""
     wished = {
         "learning_rate": (1 - MOMENTUM) * n / reference.high,

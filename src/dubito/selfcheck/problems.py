@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from dubito.likelihoods import Bernoulli, Gaussian, Likelihood
 from dubito.priors import Normal
+from dubito.rng import generator, isolated
 
 RATE = 0.1  # of dropout, where the method drops
 HIDDEN = 3  # units of the one-hidden-layer net
@@ -63,7 +64,8 @@ class Problem:
             log_lik = F.logsigmoid((2 * y - 1) * outputs)
         else:
             log_lik = -0.5 * ((y - outputs) / self.noise).square()
-        return weight @ log_lik.sum(1) - 0.5 * (theta / self.prior.std).square().sum()
+        log_prior = -0.5 * (theta / self.prior.std).square().sum()
+        return weight @ log_lik.sum(1) + log_prior
 
     def outputs(self, theta: Tensor, x: Tensor, rate: float = 0.0) -> tuple[Tensor, Tensor]:
         """The outputs (masks, N) under every mask, and the masks' probabilities."""
@@ -86,14 +88,16 @@ class Problem:
     def newton(self, theta: Tensor, rate: float = 0.0) -> Tensor:
         """The step from theta to the mode of the quadratic fitted there, (D,)."""
         slope: Tensor = torch.func.grad(lambda t: self.log_joint(t, rate))(theta)
-        return torch.linalg.solve(self.curvature(theta, rate), slope)
+        step: Tensor = torch.linalg.solve(self.curvature(theta, rate), slope)
+        return step
 
     def gap(self, theta: Tensor, rate: float = 0.0) -> Tensor:
         """How far theta (D,) lies from the mode nearby, in standard deviations there; infinite at a saddle."""
         curvature = self.curvature(theta, rate)
         if float(torch.linalg.eigvalsh(curvature)[0]) <= 0:
             return torch.full_like(theta, torch.inf)
-        return self.newton(theta, rate).abs() / torch.linalg.inv(curvature).diagonal().sqrt()
+        scale: Tensor = torch.linalg.inv(curvature).diagonal().sqrt()
+        return self.newton(theta, rate).abs() / scale
 
     def mode(self, rate: float = 0.0) -> Tensor:
         """The mode of a log-concave problem, by Newton's method from zero."""
@@ -127,7 +131,7 @@ def masks(units: int, rate: float) -> Masked:
 def linear(bias: bool, correlation: float = 0.5) -> Problem:
     """y = x w (+ b) + noise under a normal prior: the posterior is normal in closed form."""
     d, n, noise = 2, 20, 1.0
-    source = _source("linear")
+    source = generator("cpu", "selfcheck", "linear")
     x = _correlated(n, d, correlation, source)
     theta = torch.tensor([0.6, -0.4, 0.5][: d + bias], dtype=torch.float64)
     formula = _linear_formula(d)
@@ -150,7 +154,7 @@ def linear(bias: bool, correlation: float = 0.5) -> Problem:
 
 def logistic() -> Problem:
     """Two weights and labels: the posterior by quadrature."""
-    n, source = 40, _source("logistic")
+    n, source = 40, generator("cpu", "selfcheck", "logistic")
     x = _correlated(n, 2, 0.0, source)
     formula = _linear_formula(2)
     logits = formula(torch.tensor([1.5, -1.0], dtype=torch.float64), x.double(), torch.ones(2, dtype=torch.float64))
@@ -171,7 +175,7 @@ def logistic() -> Problem:
 
 def tiny_net() -> Problem:
     """One hidden layer: no closed form, several equivalent modes, compared in the space of predictions."""
-    n, source = 24, _source("net")
+    n, source = 24, generator("cpu", "selfcheck", "net")
     x = _normal((n, 2), source).float()
     logits = (4 * x[:, 0] - 2 * x[:, 1]).double()
     net = _seeded(lambda: nn.Sequential(nn.Linear(2, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, 1)))
@@ -243,17 +247,14 @@ def _linear_formula(d: int) -> Formula:
 
 def _net_formula(theta: Tensor, x: Tensor, keep: Tensor) -> Tensor:
     inner, bias, outer, offset = theta.split([2 * HIDDEN, HIDDEN, HIDDEN, 1])
-    return (torch.tanh(x @ inner.view(HIDDEN, 2).T + bias) * keep) @ outer + offset
-
-
-def _source(name: str) -> torch.Generator:
-    return torch.Generator().manual_seed(sum(map(ord, name)))
+    hidden = torch.tanh(x @ inner.view(HIDDEN, 2).T + bias)
+    outputs: Tensor = (hidden * keep) @ outer + offset
+    return outputs
 
 
 def _seeded(build: Callable[[], nn.Module]) -> nn.Module:
-    """A network with the same weights every time, the global generator left alone."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    """A network with the same weights every time."""
+    with isolated("selfcheck"):
         return build()
 
 
@@ -264,8 +265,8 @@ def _normal(shape: tuple[int, ...], source: torch.Generator) -> Tensor:
 def _correlated(n: int, d: int, correlation: float, source: torch.Generator) -> Tensor:
     """n inputs whose sample mean, variance and correlation are exactly 0, 1 and as given."""
     raw = _normal((n, d), source)
-    axes = torch.linalg.qr(raw - raw.mean(0))[0] * math.sqrt(n)
-    mixing = torch.linalg.cholesky(torch.full((d, d), correlation, dtype=torch.float64).fill_diagonal_(1.0))
+    axes: Tensor = torch.linalg.qr(raw - raw.mean(0))[0] * math.sqrt(n)
+    mixing: Tensor = torch.linalg.cholesky(torch.full((d, d), correlation, dtype=torch.float64).fill_diagonal_(1.0))
     return (axes @ mixing.T).float()
 
 

@@ -12,9 +12,11 @@ from dubito import metrics
 from dubito.diagnostics import RHAT_LIMIT
 from dubito.methods.base import Method
 from dubito.posteriors.base import Posterior
+from dubito.prediction import Prediction
 from dubito.selfcheck.problems import RATE, Problem, Reference
 
-MASK_DRAWS = 8_000
+MASK_DRAWS = 20_000
+FACTORISED_DRAWS = 4_000
 SPARSE = 16  # one input in so many has the ESS of its prediction measured
 
 
@@ -60,21 +62,17 @@ class Measured(NamedTuple):
 def tolerance(method: type[Method[Any]]) -> Tolerance:
     """The limits a method is judged by."""
     if method.answer not in TOLERANCES:
-        raise ValueError(f"{method.__name__} gives answers of class {method.answer!r}, which has no tolerances; choose one "
-                         f"of {', '.join(TOLERANCES)} or add it to dubito.selfcheck.verdicts")  # fmt: skip
+        raise ValueError(
+            f"{method.__name__} gives answers of class {method.answer!r}, which has no tolerances; use one of "
+            f"{', '.join(TOLERANCES)}, or add it to dubito.selfcheck.verdicts"
+        )
     return TOLERANCES[method.answer]
 
 
 def measure(method: type[Method[Any]], posterior: Posterior, problem: Problem, reference: Reference) -> Measured:
     """All measures that exist for a method of this class on this problem."""
-    found = MEASURES[method.answer](posterior, problem, reference, method.answer)
-    if reference.probs is None:
-        return found
-    probs = posterior.predict(problem.grid, draws=max(len(posterior), MASK_DRAWS)).probs
-    return found._replace(
-        agreement=metrics.agreement(probs, reference.probs),
-        total_variation=metrics.total_variation(probs, reference.probs),
-    )
+    tolerance(method)
+    return MEASURES[method.answer](posterior, problem, reference)
 
 
 def failures(found: Measured, limits: Tolerance) -> tuple[str, ...]:
@@ -105,51 +103,70 @@ def _failures(found: Measured, limits: Tolerance) -> Iterator[str]:
         yield "total variation"
 
 
-def _moments(posterior: Any, problem: Problem, reference: Reference, answer: str) -> Measured:
-    """Mean and variance of every weight, and the effective size of the sample where there is a chain."""
-    ess = _effective(posterior, problem) if answer == "exact" else None
-    known = reference.variance if answer == "exact" else reference.mean_field
-    if known is None or reference.mean is None:
-        return Measured(ess=ess)
-    mean, std = (part.double().cpu() for part in posterior.moments())
-    ratio = std.square() / known
-    return _biased((mean - reference.mean) / known.sqrt())._replace(
-        ratio_low=float(ratio.min()), ratio_high=float(ratio.max()), ess=ess
-    )
+def _sampled(posterior: Any, problem: Problem, reference: Reference) -> Measured:
+    """Moments of the weights against the posterior's, the effective size of the sample, and predictions."""
+    found = _moments(posterior, reference.mean, reference.variance)._replace(ess=_effective(posterior, problem))
+    return _compared(found, lambda: posterior.predict(problem.grid, draws=len(posterior)), reference)
 
 
-def _effective(posterior: Posterior, problem: Problem) -> float:
-    """The least bulk ESS: of weights where they are identified, of predictions otherwise."""
-    if problem.identified:
-        return float(posterior.diagnose().weights.ess_bulk.min())
-    predictions = posterior.diagnose(problem.grid[::SPARSE]).predictions
-    return float("nan") if predictions is None else float(predictions.ess_bulk.min())
+def _factorised(posterior: Any, problem: Problem, reference: Reference) -> Measured:
+    """Moments of the weights against those of the best factorised Gaussian, and predictions."""
+    found = _moments(posterior, reference.mean, reference.mean_field)
+    return _compared(found, lambda: posterior.predict(problem.grid, draws=FACTORISED_DRAWS), reference)
 
 
-def _modes(posterior: Any, problem: Problem, reference: Reference, answer: str) -> Measured:
-    """The distance of every member from the mode beside it."""
+def _modes(posterior: Any, problem: Problem, reference: Reference) -> Measured:
+    """The distance of every member from the mode beside it, and predictions."""
     thetas = posterior.thetas(len(posterior)).double().cpu()
-    return _biased(torch.cat([problem.gap(theta) for theta in thetas]))
+    found = _biased(torch.cat([problem.gap(theta) for theta in thetas]))
+    return _compared(found, lambda: posterior.predict(problem.grid, draws=len(posterior)), reference)
 
 
-def _masks(posterior: Posterior, problem: Problem, reference: Reference, answer: str) -> Measured:
+def _masks(posterior: Posterior, problem: Problem, reference: Reference) -> Measured:
     """The distance from the mode under dropout, and moments over masks against the sum over all of them."""
     theta = parameters_to_vector(posterior.mean_network().parameters()).detach().double().cpu()
     drawn = posterior.predict(problem.grid, draws=MASK_DRAWS)
-    mean, std = (part[:, -1].double().cpu() for part in (drawn.mean, drawn.epistemic.sqrt()))
-    known, variance = problem.predicted(theta, RATE)
+    mean, variance = (part[:, -1].double().cpu() for part in (drawn.mean, drawn.epistemic))
+    known, spread = problem.predicted(theta, RATE)
+    ratio = variance / spread
+    found = _biased(torch.cat([problem.gap(theta, RATE), (mean - known) / spread.sqrt()]))
+    found = found._replace(ratio_low=float(ratio.min()), ratio_high=float(ratio.max()))
+    return _compared(found, lambda: drawn, reference)
+
+
+def _moments(posterior: Any, mean: Tensor | None, variance: Tensor | None) -> Measured:
+    """Mean and variance of every weight, where they are known."""
+    if mean is None or variance is None:
+        return Measured()
+    at, std = (part.double().cpu() for part in posterior.moments())
     ratio = std.square() / variance
-    bias = torch.cat([problem.gap(theta, RATE), (mean - known) / variance.sqrt()])
-    return _biased(bias)._replace(ratio_low=float(ratio.min()), ratio_high=float(ratio.max()))
+    return _biased((at - mean) / variance.sqrt())._replace(ratio_low=float(ratio.min()), ratio_high=float(ratio.max()))
 
 
 def _biased(bias: Tensor) -> Measured:
     return Measured(bias=float(bias.abs().max()), bias_rms=float(bias.square().mean().sqrt()))
 
 
-MEASURES: dict[str, Callable[[Any, Problem, Reference, str], Measured]] = {
-    "exact": _moments,
-    "mean-field": _moments,
+def _effective(posterior: Posterior, problem: Problem) -> float:
+    """The least bulk ESS: of weights where they are identified, of predictions otherwise."""
+    found = posterior.diagnose(None if problem.identified else problem.grid[::SPARSE])
+    return float((found.predictions or found.weights).ess_bulk.min())
+
+
+def _compared(found: Measured, predict: Callable[[], Prediction], reference: Reference) -> Measured:
+    """With agreement and total variation, where there are classes."""
+    if reference.probs is None:
+        return found
+    probs = predict().probs
+    return found._replace(
+        agreement=metrics.agreement(probs, reference.probs),
+        total_variation=metrics.total_variation(probs, reference.probs),
+    )
+
+
+MEASURES: dict[str, Callable[[Any, Problem, Reference], Measured]] = {
+    "exact": _sampled,
+    "mean-field": _factorised,
     "point": _modes,
     "ensemble": _modes,
     "dropout": _masks,

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from dubito.config import to_dict
 from dubito.data import DataError, DataSet, load
+from dubito.diagnostics import summarise
 from dubito.fit import fit
 from dubito.likelihoods import Likelihood
 from dubito.methods.base import Method
@@ -112,8 +113,13 @@ def gather(names: Sequence[str]) -> Gathered:
 
 
 def mixing(posterior: Posterior, x: Tensor) -> float:
-    """The median R-hat of predictions at x; infinite where no chain moved."""
-    rhat = posterior.diagnose(x).parts["predictions"].rhat
+    """The median R-hat of predictions at x; infinite where no chain moved.
+
+    `posterior.diagnose` would look at the weights too, which takes longer than many a fit.
+    """
+    draws = posterior.predict(x, draws=len(posterior), keep_draws=True).draws
+    paths = draws.unflatten(0, (-1, posterior.about["members"])).transpose(0, 1).flatten(2)
+    rhat = summarise(paths).rhat
     moved = rhat[~np.isnan(rhat)]
     return float(np.median(moved)) if moved.size else math.inf
 

@@ -21,7 +21,6 @@ from dubito.studies.base import Plan, Settings, Study, against_published, built
 Floats = NDArray[np.float64]
 
 GRID = np.linspace(0.05, 0.95, 19)
-LEAPFROG, BURN_IN = 5, 100
 
 
 @dataclass(frozen=True)
@@ -72,17 +71,17 @@ def exact_chance(heads: int, tails: int) -> float:
     return (heads + 1) / (heads + tails + 2)
 
 
-def size(settings: Settings) -> tuple[int, int]:
-    """Chains of HMC, and draws kept of each."""
-    return (4, 50) if settings.quick else (64, 250)
+def size(settings: Settings) -> tuple[int, int, int]:
+    """Chains of HMC, updates of each before the first draw, and draws kept of each."""
+    return (8, 30, 30) if settings.quick else (64, 100, 250)
 
 
 def sampled(case: Tosses, settings: Settings) -> tuple[Floats, float]:
     """Draws of theta by HMC on its logit, the one weight of a net that sees a constant, and the error of their mean."""
-    chains, kept = size(settings)
+    chains, burn_in, kept = size(settings)
     y = torch.tensor([1.0] * case.heads + [0.0] * case.tails)
     net = built(lambda: nn.Linear(1, 1, bias=False), settings)
-    plan = Plan(dubito.HMC(leapfrog=LEAPFROG, burn_in=BURN_IN), net, BURN_IN + kept, chains)
+    plan = Plan(dubito.HMC(leapfrog=5, burn_in=burn_in), net, burn_in + kept, chains)
     posterior = plan.fit((torch.ones(len(y), 1), y), settings, dubito.Bernoulli(), UniformChance())
     theta = posterior.predict(torch.ones(1, 1), draws=len(posterior)).draws[:, 0, 1]
     ess = float(posterior.diagnose().weights.ess_bulk[0])
@@ -111,7 +110,7 @@ def run(settings: Settings) -> Result:
         numbers=numbers,
         tables=[against_published("Probability of heads at the next toss", rows)],
         figures=[plots.panels("posteriors", "What the tosses say about the coin", pictures)],
-        settings={"grid": GRID, "hmc": dict(zip(("chains", "kept"), size(settings), strict=True))},
+        settings={"grid": GRID, "hmc": dict(zip(("chains", "burn_in", "kept"), size(settings), strict=True))},
     )
 
 

@@ -52,7 +52,7 @@ def points() -> tuple[Floats, Floats]:
 def closed_form() -> Line:
     """The posterior."""
     design, y = points()
-    cov = np.linalg.inv(design.T @ design / NOISE**2 + np.eye(2))
+    cov = np.asarray(np.linalg.inv(design.T @ design / NOISE**2 + np.eye(2)), np.float64)
     return Line(cov @ design.T @ y / NOISE**2, cov)
 
 
@@ -62,7 +62,7 @@ def discretised(exact: Line, step: float) -> Line:
     In every direction in which the posterior has variance v, the chain has v / (1 - step / (4 v)).
     """
     values, directions = np.linalg.eigh(exact.cov)
-    return Line(exact.mean, np.asarray(directions * (values / (1 - step / (4 * values))) @ directions.T, float))
+    return Line(exact.mean, np.asarray(directions * (values / (1 - step / (4 * values))) @ directions.T, np.float64))
 
 
 def least_squares() -> Floats:

@@ -43,14 +43,14 @@ def posteriors(data: Split, settings: Settings) -> tuple[dict[str, dubito.Poster
     plans = _descents(settings)
     model = (dubito.Gaussian.heteroscedastic(), dubito.Normal(std=1.0))
     found = {name: plan.fit(data, settings, *model) for name, plan in plans.items()}
-    plans["SGHMC"] = _sampler(found["MAP"].mean_network(), settings)
+    plans["SGHMC"] = _sampler(found["MAP"].mean_network(), len(data.x), settings)
     found["SGHMC"] = plans["SGHMC"].fit(data, settings, *model)
     return found, {name: plan.describe() for name, plan in plans.items()}
 
 
 def _descents(settings: Settings) -> dict[str, Plan]:
     quick = settings.quick
-    steps, wide_steps = (60, 10) if quick else (6000, 2500)
+    steps, wide_steps = (40, 10) if quick else (6000, 2500)
     adam: dict[str, Any] = {"learning_rate": 3e-3, "schedule": "cosine"}
     small = built(lambda: mlp(SMALL), settings)
     large = built(lambda: mlp([1, 20, 20, 2] if quick else LARGE, dropout=0.1), settings)
@@ -62,9 +62,11 @@ def _descents(settings: Settings) -> dict[str, Plan]:
     }
 
 
-def _sampler(start: nn.Module, settings: Settings) -> Plan:
-    burn_in, steps = (20, 60) if settings.quick else (5000, 20_000)
-    return Plan(dubito.SGHMC(step_size=2e-6, friction=0.05, burn_in=burn_in, thin=steps // 60), start, steps, 1, 128)
+def _sampler(start: nn.Module, n: int, settings: Settings) -> Plan:
+    """Every step uses all rows: with 128 of them the noise of the gradient would outweigh that of the sampler."""
+    burn_in, thin, steps = (20, 2, 60) if settings.quick else (4000, 80, 20_000)
+    method = dubito.SGHMC(step_size=5e-7, friction=0.02, burn_in=burn_in, thin=thin)
+    return Plan(method, start, steps, batch_size=n)
 
 
 def epistemic(prediction: Prediction) -> Floats | None:
