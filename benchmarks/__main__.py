@@ -15,7 +15,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/measured"))
     options = parser.parse_args()
     held = [
-        importlib.import_module(f"benchmarks.{name}").run(options.device, options.out) for name in options.names or NAMES
+        importlib.import_module(f"benchmarks.{name}").run(options.device, options.out)
+        for name in options.names or NAMES
     ]
     return 0 if all(held) else 1
 

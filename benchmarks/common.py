@@ -46,16 +46,25 @@ def _wait(device: str) -> None:
 
 
 def report(
-    name: str, title: str, unit: str, values: Mapping[str, list[float]], claims: list[Claim], folder: Path, notes: Any = None
+    name: str,
+    title: str,
+    unit: str,
+    values: Mapping[str, list[float]],
+    claims: list[Claim],
+    folder: Path,
+    notes: Any = None,
 ) -> bool:
     """Print medians with their spread and the claims, write JSON; returns whether every claim holds."""
     print(f"\n{title}")
     wide = max(len(n) for n in values)
     for label, numbers in values.items():
         low, high = min(numbers), max(numbers)
-        print(f"  {label:{wide}}  {median(numbers):12,.4g} {unit}   (from {low:,.4g} to {high:,.4g} in {len(numbers)} rounds)")
+        spread = f"from {low:,.4g} to {high:,.4g} in {len(numbers)} rounds"
+        print(f"  {label:{wide}}  {median(numbers):12,.4g} {unit}   ({spread})")
     for claim in claims:
-        bound = "" if claim.least is None else f", at least {claim.least:g} claimed: {'holds' if claim.holds else 'FAILS'}"
+        bound = (
+            "" if claim.least is None else f", at least {claim.least:g} claimed: {'holds' if claim.holds else 'FAILS'}"
+        )
         print(f"  {claim.what}: {claim.ratio:.3g}{bound}")
     folder.mkdir(parents=True, exist_ok=True)
     record = {

@@ -20,8 +20,11 @@ def run(device: str, folder: Path, rounds: int = 3) -> bool:
     for label, net in {"784-100-10": fcnn1(), "784-400-400-10": fcnn2()}.items():
         posterior = _posterior(net.to(device))
         weights = posterior.sample(DRAWS)
-        seconds = take_turns({f"loop, {label}": lambda n=net, w=weights: _loop(n, w, x),
-                              f"dubito, {label}": lambda p=posterior: p.predict(x, draws=DRAWS)}, rounds, device)  # fmt: skip
+        candidates = {
+            f"loop, {label}": lambda n=net, w=weights: _loop(n, w, x),
+            f"dubito, {label}": lambda p=posterior: p.predict(x, draws=DRAWS),
+        }
+        seconds = take_turns(candidates, rounds, device)
         values.update(seconds)
         loop, ours = (median(s) for s in seconds.values())
         claims.append(Claim(f"{label}: dubito against the loop", loop / ours, 1.0))

@@ -21,8 +21,15 @@ def run(device: str, folder: Path, samples: int = SAMPLES) -> bool:
         child = subprocess.run([sys.executable, "-m", "benchmarks.stored_chain", place + "/chain"], check=True,
                                capture_output=True, text=True)  # fmt: skip
     opened, memory, predicted = map(float, child.stdout.split())
-    claims = [Claim("1 s over the time to open", 1 / opened, 1.0), Claim("500 MiB over the memory used", 500 / memory, 1.0)]
-    values = {"open, s": [opened], "predict 1,000 rows with all samples, s": [predicted], "anonymous memory, MiB": [memory]}
+    claims = [
+        Claim("1 s over the time to open", 1 / opened, 1.0),
+        Claim("500 MiB over the memory used", 500 / memory, 1.0),
+    ]
+    values = {
+        "open, s": [opened],
+        "predict 1,000 rows with all samples, s": [predicted],
+        "anonymous memory, MiB": [memory],
+    }
     return report("stored-chain", f"{samples:,} stored samples of 79,510 weights", "", values, claims, folder)
 
 

@@ -8,13 +8,15 @@ from torch.utils.checkpoint import CheckpointError
 
 from dubito.inputs import Inputs
 from dubito.net import Net
+from dubito.rng import isolated
+from dubito.running import watched
 
 CHECKPOINTED = "the network recomputes activations (torch.utils.checkpoint) when its weights are gone; turn that off"
 
 
 def check(net: Net, x: Inputs) -> None:
     """Take one gradient of one row, in training mode, and look at how it came about."""
-    with torch.enable_grad():
+    with torch.enable_grad(), isolated("gradient"), watched(net.module, []):
         theta = net.theta().requires_grad_()
         outputs = net(theta, x, "dropout")
     if not outputs.requires_grad:

@@ -139,9 +139,9 @@ _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 class FanIn:
     """The default prior: N(0, gain^2 / fan_in) over matrices and kernels.
 
-    The scale of a prior network then does not depend on its width (Neal 1996). The gain is measured, not derived: sqrt(2)
-    would keep the scale of the inputs through ReLU layers (He et al. 2015), but 4 predicts held-out data better at every
-    width and depth of the study `default-prior`, and is what published priors come to (weight decay 1e-3 on 784 inputs).
+    The scale of a prior network then does not depend on its width (Neal 1996). The gain is measured, not derived:
+    sqrt(2) would keep the scale of the inputs through ReLU layers (He et al. 2015), but 4 predicts held-out data
+    better in the study `default-prior`, and is what published priors come to (weight decay 1e-3 on 784 inputs).
     N(0, 1) over biases, embeddings and other vectors; N(1, 1) over the scales of normalisation layers. A tied
     parameter goes by its first name.
     """

@@ -5,6 +5,7 @@ import torch
 
 import dubito
 from dubito.methods.recipes import _resample
+from dubito.rng import derive
 
 
 def test_snapshots_are_kept_at_the_end_of_each_cycle():
@@ -40,13 +41,11 @@ def test_bootstrap_counts_are_resamples():
 
 def test_a_bootstrapped_member_sees_its_own_resample(problem):
     x, y = problem.batch.x, problem.batch.y
+    method = dubito.DeepEnsemble(bootstrap=True, learning_rate=0.05, schedule="cosine")
     posterior = dubito.fit(
-        problem.module, (x, y), dubito.DeepEnsemble(bootstrap=True, learning_rate=0.05, schedule="cosine"),
-        steps=1500, batch_size=12, members=2, likelihood=dubito.Gaussian(std=0.3), prior=dubito.Normal(2.0), progress=False,
-        device="cpu", seed=4,
+        problem.module, (x, y), method, steps=1500, batch_size=12, members=2, likelihood=dubito.Gaussian(std=0.3),
+        prior=dubito.Normal(2.0), progress=False, device="cpu", seed=4,
     )  # fmt: skip
-    from dubito.rng import derive
-
     for member in range(2):
         counts = _resample(12, derive(4, "bootstrap", member)).double()
         precision = x.T @ (counts[:, None] * x) / 0.3**2 + torch.eye(3).double() / 4
@@ -54,7 +53,9 @@ def test_a_bootstrapped_member_sees_its_own_resample(problem):
         torch.testing.assert_close(posterior.thetas(2)[member], mode, rtol=2e-3, atol=2e-3)
 
 
-@pytest.mark.parametrize("make", [lambda: dubito.SnapshotEnsemble(cycles=0), lambda: dubito.CyclicalSGLD(exploration=1.0)])
+@pytest.mark.parametrize(
+    "make", [lambda: dubito.SnapshotEnsemble(cycles=0), lambda: dubito.CyclicalSGLD(exploration=1.0)]
+)
 def test_bad_settings_are_refused(make):
     with pytest.raises(ValueError):
         make()

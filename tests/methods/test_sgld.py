@@ -37,7 +37,8 @@ def test_polynomial_decay_shrinks_the_step(problem):
 
 
 @pytest.mark.parametrize(
-    "settings", [{"step_size": 0.0}, {"step_size": -1.0}, {"thin": 0}, {"burn_in": -1}, {"keep": 0}, {"schedule": "cosin"}]
+    "settings",
+    [{"step_size": 0.0}, {"step_size": -1.0}, {"thin": 0}, {"burn_in": -1}, {"keep": 0}, {"schedule": "cosin"}],
 )
 def test_bad_settings_are_refused(settings):
     with pytest.raises(ValueError):

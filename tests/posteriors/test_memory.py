@@ -15,7 +15,7 @@ from dubito.posteriors import files
 
 STATUS = Path("/proc/self/status")
 MIB = 1 << 20
-SAMPLES = 300
+SAMPLES = 500
 
 
 def anonymous() -> int:
@@ -67,7 +67,7 @@ def test_stored_samples_are_read_a_few_at_a_time(tmp_path, monkeypatch):
         posterior.moments()
     assert prediction.n_draws == SAMPLES and opened < 1
     stored = SAMPLES * net.layout.size * 4
-    assert gauge.peak < stored / 2 < 50 * MIB
+    assert gauge.peak < stored / 2
 
 
 @pytest.mark.skipif(not STATUS.exists(), reason="needs /proc")

@@ -1,5 +1,6 @@
 """The demo: what a network that doubts can do and a plain one cannot, on data that come with the library."""
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +10,8 @@ import torch
 from dubito.demo import problems, toy_figures
 from dubito.demo.reading import Reading
 from dubito.report import print_result, write_figures, write_html
+from dubito.report.figures import render
+from dubito.report.style import Palette
 from dubito.results import Cell, Result, Table, environment
 from dubito.studies.base import Settings
 
@@ -30,6 +33,27 @@ def run(folder: str | Path = "demo", quick: bool = False, progress: bool = True)
     print_result(result)
     print(f"\nThe whole report, with pictures: {page}")
     return result
+
+
+def draw_picture(path: str | Path, quick: bool = False, progress: bool = True) -> None:
+    """Write the doubt of every method on the plane, side by side, as a PNG."""
+    settings = Settings(quick, "cpu", progress=progress)
+    problem = problems.plane(settings)
+    with _one_thread():
+        fits = problem.fit(settings)
+        figure, _ = toy_figures.plane(fits, problem.data, settings, columns=len(fits))
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_bytes(_small(render(figure, Palette([figure]), "png", titled=False)))
+
+
+def _small(png: bytes) -> bytes:
+    """The same picture with a palette, in a third of the bytes."""
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    few = Image.open(io.BytesIO(png)).convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE)
+    few.save(buffer, "png", optimize=True)
+    return buffer.getvalue()
 
 
 def _measured(settings: Settings) -> Result:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from dubito.data import Split, load, toys
 from dubito.likelihoods import Categorical, Gaussian, Likelihood
@@ -22,6 +22,7 @@ from dubito.methods.mc_dropout import MCDropout
 from dubito.methods.recipes import DeepEnsemble
 from dubito.methods.sgld import SGLD
 from dubito.nn import mlp
+from dubito.nn.nets import Activation
 from dubito.posteriors.base import Posterior
 from dubito.priors import FanIn, Normal, PriorLike
 from dubito.studies.base import Plan, Settings, built
@@ -29,6 +30,9 @@ from dubito.studies.base import Plan, Settings, built
 PLAIN, ENSEMBLE, DROPOUT, LANGEVIN, REFERENCE = "plain net", "deep ensemble", "MC dropout", "SGLD", "HMC"
 NOISE = 0.15  # of the line's data, and known to its likelihood
 _QUICK = 24  # updates of a run that only has to pass through every line
+
+
+Chosen = Mapping[str, tuple[Method[Any], int, int | None]]  # name: method, updates, members
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +80,7 @@ def digits(settings: Settings) -> tuple[Problem, Callable[[Tensor], Tensor]]:
     def inputs(images: Tensor) -> Tensor:
         return (images.flatten(1) - centre) / spread
 
-    chosen = {
+    chosen: Chosen = {
         PLAIN: (MAP(), 800, None),
         ENSEMBLE: (DeepEnsemble(), 800, None),
         DROPOUT: (MCDropout(rate=0.25), 1300, None),
@@ -88,7 +92,7 @@ def digits(settings: Settings) -> tuple[Problem, Callable[[Tensor], Tensor]]:
 
 def plane(settings: Settings) -> Problem:
     """Two classes of ten points each in the plane."""
-    chosen = {
+    chosen: Chosen = {
         PLAIN: (MAP(learning_rate=1e-2), 500, None),
         ENSEMBLE: (DeepEnsemble(learning_rate=1e-2), 500, None),
         DROPOUT: (MCDropout(rate=0.25, learning_rate=1e-2), 1000, None),
@@ -100,7 +104,7 @@ def plane(settings: Settings) -> Problem:
 
 def line(settings: Settings) -> Problem:
     """A curve seen at twenty points, with a gap between them."""
-    chosen = {
+    chosen: Chosen = {
         PLAIN: (MAP(learning_rate=1e-2), 800, None),
         ENSEMBLE: (DeepEnsemble(learning_rate=1e-2), 800, None),
         DROPOUT: (MCDropout(rate=0.1, learning_rate=1e-2), 1000, None),
@@ -114,15 +118,15 @@ def line(settings: Settings) -> Problem:
 
 def _plans(
     sizes: list[int],
-    chosen: Mapping[str, tuple[Method[Any], int, int | None]],
+    chosen: Chosen,
     settings: Settings,
-    activation: Any = "relu",
+    activation: Activation = "relu",
 ) -> dict[str, Plan]:
     net = built(lambda: mlp(sizes, activation), settings)
     return {name: _plan(net, *each, settings.quick) for name, each in chosen.items()}
 
 
-def _plan(net: Any, method: Method[Any], steps: int, members: int | None, quick: bool) -> Plan:
+def _plan(net: nn.Module, method: Method[Any], steps: int, members: int | None, quick: bool) -> Plan:
     """The plan, or one of the same kind that is over at once."""
     if not quick:
         return Plan(method, net, steps, members)

@@ -46,10 +46,11 @@ class Reading:
             columns,
             [(name, *found.row) for name, found in self.scores.items()],
             note=f"On {len(self.digits.y)} unseen digits: accuracy, negative log-likelihood in nats and expected "
-            f"calibration error, these two the lower the better. Against {len(self.others.y)} images that are no digits: "
-            "AUROC, the chance that such an image is doubted more than a digit (0.5 is a coin, 1 perfect), and how many of "
-            f"them fooled the method: taken for some digit with more than {SURE:.0%} probability. BALD is the disagreement "
-            "between networks and cannot exist for one. Networks are those averaged over; seconds are for fitting.",
+            f"calibration error, these two the lower the better. Against {len(self.others.y)} images that are no "
+            "digits: AUROC, the chance that such an image is doubted more than a digit (0.5 is a coin, 1 perfect), "
+            f"and how many of them fooled the method: taken for some digit with more than {SURE:.0%} probability. "
+            "BALD is the disagreement between networks and cannot exist for one. Networks are those averaged over; "
+            "seconds are for fitting.",
             formats={"accuracy": ".1%", "NLL": ".3f", "ECE": ".3f", "AUROC entropy": ".3f", "AUROC BALD": ".3f",
                      "fooled": ".1%", "seconds": ".1f"},
         )  # fmt: skip
@@ -60,16 +61,17 @@ class Reading:
         likelihood, detection = (self._verdicts(by) for by in (scores.by_likelihood, scores.by_detection))
         fooled = words.listed([f"{words.named(n)} in {s.fooled:.1%}" for n, s in self.scores.items()])
         return (
-            f"Each method below learns to read {trained:,} handwritten digits of 8 × 8 pixels with the same network of "
-            f"{weights:,} weights. It is then asked about {len(self.digits.y)} digits it has not seen, and about "
-            f"{len(self.others.y)} images that are no digits at all: {words.listed(toys.KINDS)}. A network has to answer "
-            "one of ten digits either way; the question is whether it also says how little that answer is worth.\n\n"
+            f"Each method below learns to read {trained:,} handwritten digits of 8 × 8 pixels with the same network "
+            f"of {weights:,} weights. It is then asked about {len(self.digits.y)} digits it has not seen, and about "
+            f"{len(self.others.y)} images that are no digits at all: {words.listed(toys.KINDS)}. A network has to "
+            "answer one of ten digits either way; the question is whether it also says how little that answer is "
+            "worth.\n\n"
             f"Unseen digits are read correctly in {words.span(accuracy, '.1%')} of cases. "
             f"{words.compared('The likelihood of the true answers', likelihood, PLAIN, 'higher', 'lower')}\n\n"
             f"An image that is no digit is taken for one with more than {SURE:.0%} probability by {fooled} of cases. "
             f"{words.compared('Telling such images from digits by entropy', detection, PLAIN, 'better', 'worse')}\n\n"
-            f"A difference is called clear from {scores.CLEAR:g} standard errors of the paired difference on. One seed and "
-            "one small data set: the page shows what doubt is good for, not which method wins."
+            f"A difference is called clear from {scores.CLEAR:g} standard errors of the paired difference on. One "
+            "seed and one small data set: the page shows what doubt is good for, not which method wins."
         )
 
     def _verdicts(self, by: Callable[[Scores, Scores], Verdict]) -> dict[str, Verdict]:
@@ -89,10 +91,10 @@ class Reading:
             toys.KINDS,
             [plots.Series(name, share) for name, share in shares.items()],
             y_label="share of images",
-            caption=f"The share of images that are taken for some digit with more than {SURE:.0%} probability; a program "
-            "that trusts such answers would act on every one of them. The lower the bar the better, and no bar is best. It "
-            f"happens most often with {toys.KINDS[order[0]]}, then with {toys.KINDS[order[1]]}; there are about "
-            f"{len(self.others.y) // len(kinds)} images of each kind.",
+            caption=f"The share of images that are taken for some digit with more than {SURE:.0%} probability; a "
+            "program that trusts such answers would act on every one of them. The lower the bar the better, and no "
+            f"bar is best. It happens most often with {toys.KINDS[order[0]]}, then with {toys.KINDS[order[1]]}; there "
+            f"are about {len(self.others.y) // len(kinds)} images of each kind.",
         )
 
     def entropy(self) -> Figure:
@@ -102,10 +104,10 @@ class Reading:
             "entropy",
             "How much it doubts digits, and images that are none",
             {name: self._histogram(found) for name, found in self.scores.items()},
-            caption="Entropy is 0 for an answer without any doubt and ln 10 = 2.3 for a blind guess among ten. Digits should "
-            "pile up on the left and the other images lie to the right: the less the two overlap, the better a threshold on "
-            "doubt decides which answers a person should check. Of the images that are no digits the leftmost bar, no doubt at "
-            f"all, holds {words.each(share, '.0%')}.",
+            caption="Entropy is 0 for an answer without any doubt and ln 10 = 2.3 for a blind guess among ten. "
+            "Digits should pile up on the left and the other images lie to the right: the less the two overlap, the "
+            "better a threshold on doubt decides which answers a person should check. Of the images that are no "
+            f"digits the leftmost bar, no doubt at all, holds {words.each(share, '.0%')}.",
             columns=len(self.scores),
         )
 
@@ -124,8 +126,8 @@ class Reading:
             kinds,
             [_ballot(name, found) for name, found in self.scores.items()],
             caption=f"The first {SHOWN} images, not a selection. Under each, for every method: its answer with the "
-            "probability, and how often each digit came first among the networks drawn. One network has one vote and cannot "
-            "disagree with itself; votes spread over many digits are the sign that nobody knows.",
+            "probability, and how often each digit came first among the networks drawn. One network has one vote and "
+            "cannot disagree with itself; votes spread over many digits are the sign that nobody knows.",
         )
 
     def reliability(self) -> Figure:
@@ -138,10 +140,10 @@ class Reading:
                 f"{name}, ECE {metrics.ece(s.inside.probs, s.y):.3f}": plots.reliability("r", name, [_curve(name, s)])
                 for name, s in self.scores.items()
             },
-            caption="Of all digits read with 80% confidence, 80% should be read correctly: dots on the diagonal. Below it a "
-            "method is too sure of itself, above it too modest. Larger dots stand for more images, the strip shows where "
-            f"they are, and bins of fewer than {_FEW} are left out. Mean confidence minus accuracy is "
-            f"{words.each(leaning, '+.3f')}.",
+            caption="Of all digits read with 80% confidence, 80% should be read correctly: dots on the diagonal. "
+            "Below it a method is too sure of itself, above it too modest. Larger dots stand for more images, the "
+            f"strip shows where they are, and bins of fewer than {_FEW} are left out. Mean confidence minus accuracy "
+            f"is {words.each(leaning, '+.3f')}.",
             columns=len(self.scores),
         )
 
@@ -154,9 +156,9 @@ class Reading:
             "most-doubted",
             "The digits each method doubts most",
             {name: self._doubted(found) for name, found in self.scores.items()},
-            caption=f"Of {len(self.digits.y)} unseen digits the {SHOWN} of highest entropy: truth, answer and entropy above, "
-            "the votes of the networks below. Would you have doubted them too? Doubt is useful where it finds mistakes: of all "
-            f"digits misread, these {SHOWN} hold {words.listed(share)}.",
+            caption=f"Of {len(self.digits.y)} unseen digits the {SHOWN} of highest entropy: truth, answer and entropy "
+            "above, the votes of the networks below. Would you have doubted them too? Doubt is useful where it finds "
+            f"mistakes: of all digits misread, these {SHOWN} hold {words.listed(share)}.",
         )
 
     def _misread(self, found: Scores) -> Tensor:

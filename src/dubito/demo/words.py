@@ -39,4 +39,3 @@ def compared(what: str, verdicts: Mapping[str, Verdict], base: str, better: str,
     groups = {kind: [named(name) for name, verdict in verdicts.items() if verdict == kind] for kind in phrases}
     parts = [f"{phrases[kind]} for {listed(names)}" for kind, names in groups.items() if names]
     return f"{what} is, compared with {named(base)}, {listed(parts)}."
-

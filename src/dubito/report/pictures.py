@@ -114,9 +114,7 @@ def images_size(figure: Figure) -> tuple[float, float]:
     )
 
 
-def _draw_cell(
-    canvas: "Canvas", panel: Panel, palette: Palette, i: int, left: float, top: float, first: bool
-) -> None:
+def _draw_cell(canvas: "Canvas", panel: Panel, palette: Palette, i: int, left: float, top: float, first: bool) -> None:
     width, height = canvas.get_size_inches()
     pad = (_CELL - _IMAGE) / 2
 

@@ -7,7 +7,8 @@ of 2 h_max / (SHARE h_min) steps make one independent draw.
 """
 
 import math
-from dataclasses import MISSING, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 from dubito.methods.base import Method
@@ -15,7 +16,7 @@ from dubito.selfcheck.problems import RATE, Problem, Reference
 
 SHARE = 0.3  # of the inverse curvature a sampler's step takes
 FORGET = 4  # relaxation times until the start no longer matters
-MOMENTUM = 0.9
+MOMENTUM, FRICTION = 0.9, 0.3
 MASKS = 5  # times longer descents under dropout, whose masks do not average out over an epoch as batches do
 CYCLES, EXPLORATION = 2, 0.1
 FROZEN = 1.8  # times more draws from cyclical samplers, whose last steps of a cycle hardly move
@@ -79,29 +80,38 @@ def _diffusion(
     cls: type[Method[Any]], names: set[str], n: int, batch: int, reference: Reference, effort: Effort
 ) -> Plan:
     """A step that is a share of the inverse curvature, and as many relaxation times as give the draws wanted."""
-    friction, floor = _default(cls, "friction", 1.0), _default(cls, "floor", 1.0)
-    size = SHARE * friction / reference.high
-    relax = max(2 * reference.high / (SHARE * reference.low), 2 / friction)
+    friction = {"friction": FRICTION} if "friction" in names else {}
+    size = SHARE * friction.get("friction", 1.0) / reference.high
+    relax = start = max(2 * reference.high / (SHARE * reference.low), 2 / friction.get("friction", 1.0))
     if "floor" in names:  # RMSprop's metric: the root mean square gradient per datum is sqrt(curvature / (n batch))
+        floor = _default(cls, "floor")
         least, most = (floor + math.sqrt(h / (n * batch)) for h in (reference.low, reference.high))
         size, relax = size * least, relax * most / least
-    burn_in, sampling = math.ceil(FORGET * relax), math.ceil(effort.draws * 2 * relax / effort.chains)
+        start = max(relax, 1 / (1 - _default(cls, "decay")))
+    burn_in, sampling = math.ceil(FORGET * start), math.ceil(effort.draws * 2 * relax / effort.chains)
     thin = max(1, round(relax / 4))
     if "cycles" in names:
-        return _cycles(cls, size, burn_in, sampling, thin, batch, effort)
-    method = cls(step_size=size, burn_in=burn_in, thin=thin)  # type: ignore[call-arg]
+        return _cycles(cls, friction, size, burn_in, sampling, thin, batch, effort)
+    method = cls(step_size=size, burn_in=burn_in, thin=thin, **friction)  # type: ignore[call-arg]
     return Plan(method, burn_in + sampling, effort.chains, batch)
 
 
 def _cycles(
-    cls: type[Method[Any]], size: float, burn_in: int, sampling: int, thin: int, batch: int, effort: Effort
+    cls: type[Method[Any]],
+    friction: Mapping[str, float],
+    size: float,
+    burn_in: int,
+    sampling: int,
+    thin: int,
+    batch: int,
+    effort: Effort,
 ) -> Plan:
     """The largest step while sampling is `size`; each cycle forgets that it started at a mode."""
     largest = 0.5 * (1 + math.cos(math.pi * EXPLORATION))
     travelled = 0.5 * (1 - EXPLORATION) - math.sin(math.pi * EXPLORATION) / (2 * math.pi)
     cycle = math.ceil((burn_in + FROZEN * sampling / CYCLES) * largest / travelled)
-    average = thin * round(largest / travelled)  # smaller steps on average, so fewer samples worth keeping
-    method = cls(step_size=size / largest, cycles=CYCLES, exploration=EXPLORATION, thin=average)  # type: ignore[call-arg]
+    rare = thin * round(largest / travelled)  # steps are smaller on average, so fewer samples are worth keeping
+    method = cls(step_size=size / largest, cycles=CYCLES, exploration=EXPLORATION, thin=rare, **friction)  # type: ignore[call-arg]
     return Plan(method, CYCLES * cycle, effort.chains, batch)
 
 
@@ -112,7 +122,6 @@ def _trajectories(cls: type[Method[Any]], batch: int, reference: Reference, effo
     return Plan(method, ADAPTATION + math.ceil(SLOW_ENERGY * effort.draws / effort.chains), effort.chains, batch)
 
 
-def _default(cls: type[Method[Any]], name: str, otherwise: float) -> float:
-    """The default of a field, or a value for methods without it."""
-    found = [f.default for f in fields(cls) if f.name == name and f.default is not MISSING]  # type: ignore[arg-type]
-    return float(found[0]) if found else otherwise
+def _default(cls: type[Method[Any]], name: str) -> float:
+    """The default of a field."""
+    return float(next(f.default for f in fields(cls) if f.name == name))  # type: ignore[arg-type]

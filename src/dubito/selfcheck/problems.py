@@ -80,15 +80,19 @@ class Problem:
         mean = weight @ values
         return mean, weight @ (values - mean).square()
 
+    def slope(self, theta: Tensor, rate: float = 0.0) -> Tensor:
+        """The gradient of `log_joint`, (D,)."""
+        gradient: Tensor = torch.func.grad(self.log_joint)(theta, rate)
+        return gradient
+
     def curvature(self, theta: Tensor, rate: float = 0.0) -> Tensor:
         """Minus the Hessian of `log_joint`, (D, D)."""
-        hessian: Tensor = torch.func.hessian(lambda t: self.log_joint(t, rate))(theta)
+        hessian: Tensor = torch.func.jacrev(self.slope)(theta, rate)
         return -hessian
 
     def newton(self, theta: Tensor, rate: float = 0.0) -> Tensor:
         """The step from theta to the mode of the quadratic fitted there, (D,)."""
-        slope: Tensor = torch.func.grad(lambda t: self.log_joint(t, rate))(theta)
-        step: Tensor = torch.linalg.solve(self.curvature(theta, rate), slope)
+        step: Tensor = torch.linalg.solve(self.curvature(theta, rate), self.slope(theta, rate))
         return step
 
     def gap(self, theta: Tensor, rate: float = 0.0) -> Tensor:
