@@ -43,7 +43,7 @@ class Net:
         self._norms = running.tracked(self.module)
         self._live = running.buffer_names(self.module, self._norms)
         self._traces: dict[Any, _Trace] = {}
-        self._uses: dict[Any, tuple[Uses, Uses]] = {}
+        self._schemes: dict[Any, Scheme] = {}
         self._vectorise: dict[Any, bool] = {}
         self._mode: Mode = "eval"
         self._has_attention = any(
@@ -205,12 +205,12 @@ class Net:
 
     def scheme(self, x: Inputs, random: Sequence[str], estimator: Estimator) -> Scheme:
         """How each of the random parameters is drawn in a pass over inputs of this shape."""
-        key = (signature(x), tuple(random))
-        if key not in self._uses:
+        key = (signature(x), tuple(random), estimator)
+        if key not in self._schemes:
             one = rows(x, slice(0, 1))
             two = tree_map(lambda t: torch.cat([t, t]), plain(one))
-            self._uses[key] = (self._watch(one, random), self._watch(two, random))
-        return scheme(estimator, random, *self._uses[key])
+            self._schemes[key] = scheme(estimator, random, self._watch(one, random), self._watch(two, random))
+        return self._schemes[key]
 
     def noise(self, scheme: Scheme, x: Inputs, members: int, draws: int, rng: Rng) -> Noise:
         """The random numbers of some draws for each member, {name: (members, draws, ...)}."""

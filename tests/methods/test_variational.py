@@ -136,6 +136,8 @@ def test_what_is_no_setting_is_refused():
             dubito.Variational(**wrong)
     with pytest.raises(ValueError, match="nothing is random; give one a prior, or use MAP"):
         fit(prior={"*": dubito.Point()})
+    with pytest.raises(ValueError, match=r"learns the scales of normal priors, and there is none"):
+        fit(dubito.Variational(empirical_bayes="global"), prior=dubito.Laplace(1.0))
 
 
 def test_settings_survive_a_dictionary_and_back():
@@ -176,6 +178,7 @@ def test_validation_chooses_and_stops():
         dubito.Variational(learning_rate=0.3), steps=300, validation=(X, Y), patience=3, callback=records.append
     )
     assert records[-1]["step"] < 300
+    assert len(fit(members=2, steps=40, validation=(X, Y))) == 2
     outputs = posterior.mean_network()(X).detach()
     best = min(r["validation"] for r in records if "validation" in r)
     assert float(nn.functional.cross_entropy(outputs, Y)) == pytest.approx(best, rel=1e-5)

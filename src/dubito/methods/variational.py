@@ -25,7 +25,7 @@ from dubito.net import Buffers, Net
 from dubito.noisy import Estimator
 from dubito.optim import Optimised, OptimState
 from dubito.posteriors.gaussian import GaussianPosterior
-from dubito.priors import Assigned
+from dubito.priors import Assigned, Normal, Normals
 from dubito.rng import Rng
 from dubito.schedules import Constant, WarmUp, halving
 from dubito.target import Batch, Target, random_names
@@ -91,6 +91,10 @@ class Variational(Optimised, Method[VariationalState]):
     def check(self, net: Net, assigned: Mapping[str, Assigned], likelihood: Likelihood) -> None:
         if not random_names(assigned):
             raise ValueError("no parameter has a prior density, so nothing is random; give one a prior, or use MAP")
+        if self.empirical_bayes and not any(type(p) in (Normal, Normals) for p in assigned.values()):
+            raise ValueError(
+                "empirical_bayes learns the scales of normal priors, and there is none; use prior=Normal()"
+            )
 
     def fates(self, net: Net, names: Sequence[str], x: Inputs | None) -> dict[str, Fate]:
         if self.estimator == "weights":

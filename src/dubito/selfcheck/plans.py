@@ -49,7 +49,7 @@ class Plan:
 
 
 def plan(cls: type[Method[Any]], problem: Problem, reference: Reference, effort: Effort) -> Plan:
-    """Settings for any method, by the names of its fields: half batches, or whole ones where masks or draws are noise."""
+    """Settings for any method, by the names of its fields: half batches, or all data where masks or draws are noise."""
     names = {f.name for f in fields(cls) if f.init}  # type: ignore[arg-type]
     n = len(problem.y)
     batch = n if cls.full_batch or names & {"rate", "draws"} else n // 2
