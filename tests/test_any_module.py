@@ -251,6 +251,22 @@ def test_any_module_fits_predicts_and_comes_back_from_disk(name, method, tmp_pat
         assert float((prediction.draws[0] - prediction.draws[-1]).abs().max()) > 1e-4
 
 
+@pytest.mark.parametrize("estimator", ["local", "flipout", "weights"])
+@pytest.mark.parametrize("name", ZOO)
+def test_any_module_takes_gaussian_weights(name, estimator, tmp_path):
+    net, x, y = open_zoo(name)
+    before = Fingerprint.of(net)
+    method = dubito.Variational(estimator=estimator, draws=2, learning_rate=0.01)
+    posterior = dubito.fit(net, (x, y), method, steps=4, batch_size=6, members=2, device="cpu", progress=False)
+    prediction = posterior.predict(x, draws=4)
+    posterior.save(tmp_path / "p")
+    again = dubito.load(tmp_path / "p", net, device="cpu").predict(x, draws=4)
+    before.check(net)
+    assert torch.isfinite(prediction.probs).all()
+    assert torch.equal(prediction.probs, again.probs)
+    assert bool((posterior.std[:, : posterior.net.layout.size] > 0).all())
+
+
 @pytest.mark.parametrize("name", ZOO)
 def test_members_side_by_side_and_one_after_another_give_the_same_numbers(name, monkeypatch):
     net, x, y = open_zoo(name)

@@ -8,7 +8,20 @@ from scipy import integrate, stats
 from torch import Tensor, nn
 from torch.func import vmap
 
-from dubito.priors import FanIn, Fixed, Laplace, Normal, Point, Prior, ScaleMixture, StudentT, assign, describe
+from dubito.priors import (
+    Centred,
+    FanIn,
+    Fixed,
+    Laplace,
+    Normal,
+    Normals,
+    Point,
+    Prior,
+    ScaleMixture,
+    StudentT,
+    assign,
+    describe,
+)
 
 PRIORS = [
     Normal(),
@@ -252,3 +265,27 @@ def test_describe_is_json():
 def test_bad_priors_get_one_sentence(prior, sentence):
     with pytest.raises(ValueError, match=sentence):
         assign(prior, net())
+
+
+def test_a_normal_for_every_weight():
+    mean, std = torch.randn(2, 3), 0.1 + torch.rand(2, 3)
+    prior, value = Normals(mean, std), torch.randn(5, 2, 3)
+    torch.testing.assert_close(prior.log_prob(value), torch.distributions.Normal(mean, std).log_prob(value))
+    assert repr(prior) == repr(Normals(mean.clone(), std.clone())) != repr(Normals(mean, std * 1.001))
+    assert Normals(mean, 0.5).std.shape == (2, 3)
+    mean.zero_()
+    assert bool(prior.mean.any()), "the prior holds its own copy"
+    for bad in (0.0, -1.0, math.nan):
+        with pytest.raises(ValueError, match="not finite or not positive"):
+            Normals(mean, bad)
+
+
+def test_centred_priors_lie_on_the_modules_weights():
+    net = nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3))
+    found = assign(Centred(), net)
+    assert torch.equal(found["0.weight"].mean, net[0].weight) and torch.equal(found["1.weight"].mean, torch.ones(3))
+    assert found["0.weight"].std.unique().tolist() == pytest.approx([GAIN / 2])
+    mixed = assign({nn.LayerNorm: Point(), "*": Centred(std=0.2)}, net)
+    assert mixed["0.bias"].std.unique().tolist() == pytest.approx([0.2]) and mixed["1.bias"] == Point()
+    with pytest.raises(ValueError, match="std is -1"):
+        Centred(std=-1)

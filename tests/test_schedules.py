@@ -14,6 +14,7 @@ from dubito.schedules import (
     Schedule,
     StepDecay,
     WarmUp,
+    halving,
     parse,
 )
 
@@ -133,3 +134,14 @@ def test_bad_settings_are_refused_at_construction(cls, arguments):
 def test_more_cycles_than_steps_are_refused():
     with pytest.raises(ValueError, match="5 cycles do not fit into 3 steps"):
         CyclicalCosine(5)(0, 3)
+
+
+@pytest.mark.parametrize("batches", [1, 2, 3, 60, 469, 5000])
+def test_halving_averages_one_over_an_epoch_of_any_length(batches):
+    weights = [halving(step, batches) for step in range(2 * batches)]
+    assert sum(weights[:batches]) / batches == pytest.approx(1.0)
+    assert weights[batches:] == weights[:batches]
+    assert all(math.isfinite(w) for w in weights)
+    if batches <= 60:
+        exact = [batches * 2 ** (batches - i) / (2**batches - 1) for i in range(1, batches + 1)]
+        assert weights[:batches] == pytest.approx(exact)

@@ -18,15 +18,15 @@ __version__ = "0.1.0"
 __all__ = [
     "fit", "plan", "load", "merge",
     "Posterior", "Prediction", "Method", "Target", "Net", "Tick",
-    "MAP", "DeepEnsemble", "SnapshotEnsemble", "MCDropout",
+    "MAP", "DeepEnsemble", "SnapshotEnsemble", "MCDropout", "Variational",
     "SGLD", "PSGLD", "SGHMC", "CyclicalSGLD", "CyclicalSGHMC", "HMC",
     "Likelihood", "Categorical", "Bernoulli", "Gaussian", "Poisson",
-    "Prior", "Normal", "ScaleMixture", "Laplace", "StudentT", "FanIn", "Fixed", "Point",
+    "Prior", "Normal", "ScaleMixture", "Laplace", "StudentT", "FanIn", "Centred", "Fixed", "Point",
     "Undefined", "Interrupted", "Diverged",
-    "data", "metrics", "nn", "schedules",
+    "compress", "data", "metrics", "nn", "schedules",
 ]  # fmt: skip
 
-_PARTS = ("data", "metrics", "nn", "schedules")  # public names that are modules of their own
+_PARTS = ("compress", "data", "metrics", "nn", "schedules")  # public names that are modules of their own
 
 
 class _Package(ModuleType):

@@ -15,9 +15,11 @@ from dubito.cost import FlopCounter
 from dubito.dropout import Dropping, Site, locate, make_masks
 from dubito.inputs import Inputs, arguments, n_rows, plain, rows, signature
 from dubito.layout import Layout
+from dubito.noisy import Estimator, Noise, Noising, Scheme, Uses, Watching, make_noise, scheme
 from dubito.rng import Rng, isolated
 
-Mode: TypeAlias = Literal["eval", "train", "dropout"]  # train: live statistics; dropout: frozen ones, masks
+# train: live statistics, dropout on; dropout: frozen ones, dropout on; live: live ones, dropout off
+Mode: TypeAlias = Literal["eval", "train", "dropout", "live"]
 Buffers: TypeAlias = dict[str, Tensor]
 _OPEN = contextlib.nullcontext()
 
@@ -41,6 +43,7 @@ class Net:
         self._norms = running.tracked(self.module)
         self._live = running.buffer_names(self.module, self._norms)
         self._traces: dict[Any, _Trace] = {}
+        self._schemes: dict[Any, Scheme] = {}
         self._vectorise: dict[Any, bool] = {}
         self._mode: Mode = "eval"
         self._has_attention = any(
@@ -117,9 +120,19 @@ class Net:
         masks: Sequence[Tensor] | None = None,
     ) -> Tensor:
         """The outputs (B, ...) of one weight vector (D,); what moves in training is updated in `buffers`, in place."""
-        values = self.layout.split(theta)
+        return self._forward(self.layout.split(theta), x, mode, buffers, masks)
+
+    def _forward(
+        self,
+        values: Mapping[str, Tensor],
+        x: Inputs,
+        mode: Mode,
+        buffers: Mapping[str, Tensor] | None,
+        masks: Sequence[Tensor] | None = None,
+    ) -> Tensor:
         tensors = {slot: values[name] for slot, name in self._slots.items() if name in values}
-        held = buffers or (runtime.member(self.buffers(1), 0) if mode == "train" and self._live else {})
+        moves = mode in ("train", "live") and bool(self._live)
+        held = buffers or (runtime.member(self.buffers(1), 0) if moves else {})
         tensors.update(held)
         args, kwargs = arguments(x)
         self._switch(mode)
@@ -166,17 +179,68 @@ class Net:
             flops = self.flops(x)
             measure = timed and self.device.type == "cpu" and flops > runtime.CLEAR_FLOPS
             worth = measure or runtime.pays_to_vectorise(flops, self.device)
-            trial = tree_map(lambda t: t[:2].clone(), args)
-            with isolated("trial"), running.watched(self.module, []):
-                able = worth and runtime.supports_vmap(f, trial)
+            able = worth and self._has_rule(f, args)
             self._vectorise[key] = able and (not measure or runtime.is_faster_vectorised(f, args))
         return self._vectorise[key]
+
+    def vectorises_draws(self, f: Callable[..., Any], args: tuple[Any, ...], x: Inputs, mode: Mode) -> bool:
+        """Whether draws of f that share their weights run side by side: wherever vmap can, as one tall product."""
+        key = (f.__qualname__, "draws", mode, signature(x))
+        if key not in self._vectorise:
+            self._vectorise[key] = self._has_rule(f, args)
+        return self._vectorise[key]
+
+    def _has_rule(self, f: Callable[..., Any], args: tuple[Any, ...]) -> bool:
+        trial = tree_map(lambda t: t[:2].clone(), args)
+        with torch.no_grad(), isolated("trial"), running.watched(self.module, []):
+            return runtime.supports_vmap(f, trial)
 
     def flops(self, x: Inputs) -> float:
         """Floating-point operations of one forward pass over x."""
         with torch.no_grad(), FlopCounter() as counter:
             self(self.theta(), rows(x, slice(0, 1)))
         return float(counter.total) * n_rows(x)
+
+    # -- Gaussian weights --------------------------------------------------------------------------------------
+
+    def scheme(self, x: Inputs, random: Sequence[str], estimator: Estimator) -> Scheme:
+        """How each of the random parameters is drawn in a pass over inputs of this shape."""
+        key = (signature(x), tuple(random), estimator)
+        if key not in self._schemes:
+            one = rows(x, slice(0, 1))
+            two = tree_map(lambda t: torch.cat([t, t]), plain(one))
+            self._schemes[key] = scheme(estimator, random, self._watch(one, random), self._watch(two, random))
+        return self._schemes[key]
+
+    def noise(self, scheme: Scheme, x: Inputs, members: int, draws: int, rng: Rng) -> Noise:
+        """The random numbers of some draws for each member, {name: (members, draws, ...)}."""
+        like = torch.empty(0, dtype=self.dtype, device=self.device)
+        return make_noise(scheme, self.layout, n_rows(x), (members, draws), rng, like)
+
+    def noisy(
+        self,
+        mean: Tensor,
+        std: Tensor,
+        x: Inputs,
+        scheme: Scheme,
+        noise: Noise,
+        mode: Mode = "eval",
+        buffers: Mapping[str, Tensor] | None = None,
+    ) -> Tensor:
+        """The outputs (B, ...) of one draw of the weights N(mean, diag std^2), (D,) each, under the noise given."""
+        values, stds = self.layout.split(mean), self.layout.split(std)
+        values |= {n: torch.addcmul(values[n], stds[n], noise[n]) for n in scheme.drawn}
+        with Noising(scheme, values, stds, noise):
+            return self._forward(values, x, mode, buffers)
+
+    def _watch(self, x: Inputs, random: Sequence[str]) -> Uses:
+        names = {id(p): n for n, p in self.module.named_parameters() if n in random}
+        watcher = Watching(names)
+        args, kwargs = arguments(x)
+        self._switch("eval")
+        with torch.no_grad(), isolated("watch"), running.watched(self.module, []), _no_fast_path(), watcher:
+            self.module(*args, **kwargs)
+        return watcher.uses
 
     # -- dropout -----------------------------------------------------------------------------------------------
 
@@ -239,9 +303,9 @@ class Net:
     def _switch(self, mode: Mode) -> None:
         if mode == self._mode:
             return
-        self.module.train(mode != "eval")
+        self.module.train(mode in ("train", "dropout"))
         for norm in self._norms:
-            norm.train(mode == "train")
+            norm.train(mode in ("train", "live"))
         self._mode = mode
 
     def _tensors(self) -> Iterator[Tensor]:

@@ -1,6 +1,5 @@
 """What a fit would do to each parameter, before it is done: nothing is skipped silently."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,11 +7,11 @@ import torch
 from torch import nn
 
 from dubito import methods, priors
-from dubito.inputs import move, tensors
-from dubito.methods.base import Method, Sampler
+from dubito.inputs import move, n_rows, tensors
+from dubito.methods.base import Fate, Method
 from dubito.net import Net
-from dubito.priors import Assigned, Fixed, Point, PriorSpec
-from dubito.target import fixed_names
+from dubito.priors import Assigned, Fixed, PriorSpec
+from dubito.target import fixed_names, random_names
 
 
 @dataclass(frozen=True)
@@ -37,9 +36,9 @@ class Plan:
     flops: float | None  # of one forward pass over one example
 
     def __str__(self) -> str:
-        wide = max((len(row.name) for row in self.rows), default=4)
+        wide, way = (max((len(getattr(r, f)) for r in self.rows), default=4) for f in ("name", "estimator"))
         lines = [f"{self.method}: {sum(r.role != 'fixed' for r in self.rows)} of {len(self.rows)} parameters free"]
-        lines += [f"  {r.name:{wide}}  {r.shape!s:16} {r.role:7} {r.estimator:10} {r.why}" for r in self.rows]
+        lines += [f"  {r.name:{wide}}  {r.shape!s:16} {r.role:7} {r.estimator:{way}}  {r.why}" for r in self.rows]
         lines += [f"  {note}" for note in self.notes]
         cost = "unknown without example=" if self.flops is None else f"{self.flops:,.0f} flops a row and forward pass"
         return "\n".join([*lines, f"  {self.bytes:,} bytes a network; {cost}"])
@@ -50,27 +49,23 @@ def plan(net: nn.Module, method: Method[Any] | str, *, prior: PriorSpec | None =
     chosen = methods.find(method)
     assigned = priors.assign(prior, net)
     prepared = Net(net, fixed_names(assigned))
+    x = None if example is None else move(tensors(example), prepared.device, prepared.dtype)
+    fates = chosen.fates(prepared, random_names(assigned), x)
     frozen = {n for n, p in net.named_parameters() if not p.requires_grad}
-    rows = tuple(_row(n, tuple(p.shape), assigned, chosen, n in frozen) for n, p in net.named_parameters())
+    rows = tuple(_row(n, tuple(p.shape), assigned[n], fates.get(n), n in frozen) for n, p in net.named_parameters())
     size = prepared.layout.size * torch.empty(0, dtype=prepared.dtype).element_size()
-    if example is None:
+    if x is None:
         return Plan(type(chosen).__name__, rows, tuple(_norms(prepared, chosen)), size, None)
-    x = move(tensors(example), prepared.device, prepared.dtype)
     notes = (*_norms(prepared, chosen), *_dropout(prepared, chosen, x))
-    return Plan(
-        type(chosen).__name__, rows, notes, size, prepared.flops(x) / len(x) if isinstance(x, torch.Tensor) else None
-    )
+    return Plan(type(chosen).__name__, rows, notes, size, prepared.flops(x) / n_rows(x))
 
 
-def _row(name: str, shape: tuple[int, ...], assigned: Mapping[str, Assigned], method: Method[Any], frozen: bool) -> Row:
-    prior = assigned[name]
+def _row(name: str, shape: tuple[int, ...], prior: Assigned, fate: Fate | None, frozen: bool) -> Row:
     if isinstance(prior, Fixed):
         return Row(name, shape, "fixed", "none", "requires_grad is False" if frozen else "the prior says Fixed()")
-    if isinstance(prior, Point):
+    if fate is None:
         return Row(name, shape, "point", "optimised", "the prior says Point()")
-    if isinstance(method, Sampler):
-        return Row(name, shape, "random", "sampled", f"prior {prior!r}")
-    return Row(name, shape, "point", "optimised", f"prior {prior!r}")
+    return Row(name, shape, fate.role, fate.estimator, "; ".join([f"prior {prior!r}", *filter(None, [fate.why])]))
 
 
 def _norms(net: Net, method: Method[Any]) -> list[str]:
@@ -88,5 +83,5 @@ def _dropout(net: Net, method: Method[Any], x: Any) -> list[str]:
         sites = method.prepare(net, x).sites(x)
     except ValueError as error:
         return [*notes, f"refused: {error}"]
-    use = "off throughout" if isinstance(method, Sampler) else "on while training"
+    use = "on while training" if method.drops else "off throughout"
     return notes + [f"dropout {s.rate:.2g} on a tensor of shape {s.shape}: {use}" for s in sites]

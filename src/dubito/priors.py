@@ -1,5 +1,6 @@
 """Priors over weights: elementwise densities, and their assignment to the parameters of a module."""
 
+import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -46,6 +47,25 @@ class Normal(Prior):
 
     def log_prob(self, value: Tensor) -> Tensor:
         return -0.5 * ((value - self.mean) / self.std).square() - (math.log(self.std) + LOG_SQRT_2PI)
+
+
+class Normals(Prior):
+    """N(mean_i, std_i^2), a normal of its own for every weight: the posterior of an earlier run, or a trained net."""
+
+    def __init__(self, mean: Tensor, std: Tensor | float) -> None:
+        self.mean = mean.detach().clone().cpu()
+        self.std = torch.as_tensor(std, dtype=mean.dtype).detach().cpu().expand_as(self.mean).clone()
+        if not bool((torch.isfinite(self.mean) & torch.isfinite(self.std) & (self.std > 0)).all()):
+            raise ValueError(f"Normals: a mean or std of shape {tuple(mean.shape)} is not finite or not positive.")
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        mean, std = self.mean.to(value), self.std.to(value)
+        return -0.5 * ((value - mean) / std).square() - (std.log() + LOG_SQRT_2PI)
+
+    def __repr__(self) -> str:
+        """Shape and a fingerprint of the numbers, by which a run that goes on knows its prior again."""
+        held = torch.stack([self.mean, self.std]).double().numpy().tobytes()
+        return f"Normals({tuple(self.mean.shape)}, {hashlib.blake2b(held, digest_size=6).hexdigest()})"
 
 
 @dataclass(frozen=True)
@@ -140,6 +160,21 @@ class FanIn:
         return Normal(std=self.gain / math.sqrt(_fan_in(owner, parameter)))
 
 
+@dataclass(frozen=True)
+class Centred:
+    """N(w0, std^2) around the module's own weights w0, for a net that has been trained; `FanIn`'s scales when None."""
+
+    std: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.std is not None:
+            check_positive(self, "std")
+
+    def of(self, owner: nn.Module, name: str, parameter: Tensor) -> Normals:
+        """The prior of `owner`'s own parameter `name`."""
+        return Normals(parameter, FanIn().of(owner, name, parameter).std if self.std is None else self.std)
+
+
 def _fan_in(owner: nn.Module, parameter: Tensor) -> float:
     """How many inputs one output sums over; for transposed convolutions the mean over output positions."""
     if isinstance(owner, nn.modules.conv._ConvTransposeNd):
@@ -149,7 +184,7 @@ def _fan_in(owner: nn.Module, parameter: Tensor) -> float:
 
 
 Assigned = Prior | Fixed | Point
-PriorLike = Assigned | FanIn
+PriorLike = Assigned | FanIn | Centred
 PriorSpec = (
     PriorLike | Mapping[Any, PriorLike] | None
 )  # keys: str or a module type; Any, as mappings are invariant in them
@@ -188,7 +223,7 @@ def _names(module: nn.Module) -> dict[int, list[str]]:
 
 
 def _concrete(prior: PriorLike, module: nn.Module, name: str, parameter: Tensor) -> Assigned:
-    if not isinstance(prior, FanIn):
+    if not isinstance(prior, FanIn | Centred):
         return prior
     path, _, own_name = name.rpartition(".")
     return prior.of(module.get_submodule(path), own_name, parameter)
@@ -210,7 +245,7 @@ def _enclosing(module: nn.Module, name: str) -> Iterator[nn.Module]:
 
 def _check_rules(rules: Mapping[Any, PriorLike], module: nn.Module, names: Mapping[int, list[str]]) -> None:
     for key, rule in rules.items():
-        if not isinstance(rule, Prior | Fixed | Point | FanIn):
+        if not isinstance(rule, Prior | Fixed | Point | FanIn | Centred):
             raise ValueError(f"{rule!r} is no prior; use e.g. Normal(std=1.0), Fixed(), Point() or a mapping to these.")
         if not (isinstance(key, str) or (isinstance(key, type) and issubclass(key, nn.Module))):
             raise ValueError(f"the prior key {key!r} is neither a name pattern nor a module type; use one of these.")

@@ -1,5 +1,6 @@
 """The public names, all together; the package hands them out one by one."""
 
+from dubito import compress as compress
 from dubito import data as data
 from dubito import metrics as metrics
 from dubito import nn as nn
@@ -24,6 +25,7 @@ from dubito.methods.recipes import DeepEnsemble as DeepEnsemble
 from dubito.methods.recipes import SnapshotEnsemble as SnapshotEnsemble
 from dubito.methods.sghmc import SGHMC as SGHMC
 from dubito.methods.sgld import SGLD as SGLD
+from dubito.methods.variational import Variational as Variational
 from dubito.net import Net as Net
 from dubito.plan import plan as plan
 from dubito.posteriors.base import Posterior as Posterior
@@ -31,6 +33,7 @@ from dubito.posteriors.load import load as load
 from dubito.posteriors.load import merge as merge
 from dubito.prediction import Prediction as Prediction
 from dubito.prediction import Undefined as Undefined
+from dubito.priors import Centred as Centred
 from dubito.priors import FanIn as FanIn
 from dubito.priors import Fixed as Fixed
 from dubito.priors import Laplace as Laplace

@@ -1,7 +1,7 @@
 """Buffers that move while a network trains: the running statistics of normalisation layers, and whatever else does."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -59,3 +59,18 @@ def _put_back(module: nn.Module, name: str, buffer: Tensor, value: Tensor) -> No
     path, _, key = name.rpartition(".")
     buffer.copy_(value)
     module.get_submodule(path)._buffers[key] = buffer
+
+
+def repeated(buffers: Mapping[str, Tensor], draws: int) -> dict[str, Tensor]:
+    """Statistics of each member, (S, ...), for each of its draws, (S, draws, ...); views where there is one draw."""
+    if draws == 1:
+        return {name: buffer.unsqueeze(1) for name, buffer in buffers.items()}
+    return {name: torch.stack([buffer] * draws, dim=1) for name, buffer in buffers.items()}
+
+
+def gather_(buffers: Mapping[str, Tensor], drawn: Mapping[str, Tensor]) -> None:
+    """Take statistics back from the draws of `repeated`: their average."""
+    for name, buffer in buffers.items():
+        each = drawn[name]
+        if each.shape[1] > 1:
+            buffer.copy_(each.mean(1) if each.is_floating_point() else each[:, 0])

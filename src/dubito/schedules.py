@@ -165,3 +165,13 @@ def _progress(step: int, steps: int) -> float:
 
 def _half_cosine(position: float) -> float:
     return 0.5 * (1 + math.cos(math.pi * position))
+
+
+def halving(step: int, batches: int) -> float:
+    """The weight of a batch's KL that halves from batch to batch and averages 1 over the M of an epoch.
+
+    M 2^(M-i) / (2^M - 1) for batch i = 1..M (Blundell et al. 2015, section 3.4), written as M 2^-i / (1 - 2^-M) so that
+    it is finite for any M.
+    """
+    place = step % batches + 1
+    return float(batches * 2.0**-place / (1 - 2.0**-batches))

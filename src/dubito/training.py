@@ -163,7 +163,7 @@ class Training:
         if not self.keeps_samples:
             state = progress.best if self._selects and bool(torch.isfinite(progress.score).all()) else progress.state
             made = self.method.posterior(state, self.target)
-            return replace(made, about=self._about())  # type: ignore[type-var]
+            return replace(made, about={**made.about, **self._about()})  # type: ignore[type-var]
         if self.shelf is not None:
             return None if not self.shelf.rows else self._on_disk(self.shelf.folder)
         if not self.kept:

@@ -13,6 +13,7 @@ from dubito import methods
 from dubito.config import dumps_toml, from_dict, loads_toml, to_dict
 from dubito.initial import starting_points
 from dubito.methods.base import Sampler, Tick
+from dubito.posteriors.gaussian import GaussianPosterior
 from dubito.priors import assign
 from dubito.rng import Rng
 from dubito.schedules import Schedule
@@ -50,6 +51,8 @@ def fit(name: str, **options) -> dubito.Posterior:
 
 
 def weights(posterior) -> torch.Tensor:
+    if isinstance(posterior, GaussianPosterior):
+        return torch.cat([posterior.mean, posterior.std], dim=1)
     return posterior.samples.get(range(len(posterior)))[0]
 
 

@@ -204,7 +204,7 @@ def classes(part: Part) -> dict[str, type]:
     if part == "method":
         return {snake(name): cls for name, cls in methods.registry().items()}
     if part == "prior":
-        module, base = priors, (priors.Prior, priors.Fixed, priors.Point, priors.FanIn)
+        module, base = priors, (priors.Prior, priors.Fixed, priors.Point, priors.FanIn, priors.Centred)
         return {snake(name): cls for name, cls in _members(module, base)}
     found = {snake(name): cls for name, cls in _members(likelihoods, (Likelihood,))}
     nested = {"gaussian.learned": "learned_gaussian", "gaussian.heteroscedastic": "heteroscedastic_gaussian"}

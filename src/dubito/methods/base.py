@@ -5,7 +5,7 @@ it. Whoever wants history copies. All tensors of a state have the members axis f
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
 
@@ -22,7 +22,7 @@ from dubito.rng import Rng
 from dubito.target import Batch, Target, point_names
 
 State = TypeVar("State", bound=tuple[Any, ...])
-Answer = Literal["exact", "point", "ensemble", "dropout"]
+Answer = Literal["exact", "mean-field", "point", "ensemble", "dropout"]
 
 
 class Tick(NamedTuple):
@@ -64,6 +64,14 @@ class Weights(NamedTuple):
     buffers: Buffers
 
 
+class Fate(NamedTuple):
+    """What becomes of a parameter that has a prior: its role, the estimator, and why, where that says more."""
+
+    role: Literal["random", "point"]
+    estimator: str
+    why: str = ""
+
+
 class Method(ABC, Generic[State]):
     """An algorithm; subclasses are frozen dataclasses whose fields are its settings."""
 
@@ -71,6 +79,7 @@ class Method(ABC, Generic[State]):
     answer: ClassVar[Answer]  # what it converges to on a problem with a known posterior
     live_norm: ClassVar[bool] = False  # whether BatchNorm statistics move while it trains
     full_batch: ClassVar[bool] = False
+    drops: ClassVar[bool] = False  # whether the network's own dropout is on while it trains
 
     @property
     def needs_index(self) -> bool:
@@ -99,6 +108,10 @@ class Method(ABC, Generic[State]):
 
     def check(self, net: Net, assigned: Mapping[str, Assigned], likelihood: Likelihood) -> None:
         """Refuse what this method cannot do, with the cure."""
+
+    def fates(self, net: Net, names: Sequence[str], x: Inputs | None) -> dict[str, Fate]:
+        """What becomes of the parameters that have a prior; x is an example, where there is one."""
+        return dict.fromkeys(names, Fate("point", "optimised"))
 
     def resolve(self, n_data: int) -> "Method[State]":
         """The same method with defaults that depend on the data filled in."""
@@ -133,6 +146,9 @@ class Sampler(Method[State]):
     def keeps(self, step: int, steps: int) -> bool:
         """Any state is a sample; `Collect` thins them."""
         return True
+
+    def fates(self, net: Net, names: Sequence[str], x: Inputs | None) -> dict[str, Fate]:
+        return dict.fromkeys(names, Fate("random", "sampled"))
 
     def weights(self, state: State) -> Weights:
         """The chains' positions."""

@@ -31,6 +31,7 @@ class Descent(Optimised, Method[DescentState]):
     """Gradient descent on the negative log-posterior per datum."""
 
     live_norm = True
+    drops = True
 
     def init(self, theta: Tensor, target: Target, tick: Tick) -> DescentState:
         counts = torch.zeros(len(theta), 0)

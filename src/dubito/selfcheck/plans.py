@@ -17,7 +17,8 @@ from dubito.selfcheck.problems import RATE, Problem, Reference
 SHARE = 0.3  # of the inverse curvature a sampler's step takes
 FORGET = 4  # relaxation times until the start no longer matters
 MOMENTUM, FRICTION = 0.9, 0.3
-MASKS = 5  # times longer descents under dropout, whose masks do not average out over an epoch as batches do
+MASKS = 5  # times longer descents under masks and draws, which do not average out over an epoch as batches do
+DRAWS = 16  # of the weights in each step, where a method draws them
 CYCLES, EXPLORATION = 2, 0.1
 FROZEN = 1.8  # times more draws from cyclical samplers, whose last steps of a cycle hardly move
 ADAPTATION = 150  # trajectories in which HMC finds its step size
@@ -48,10 +49,10 @@ class Plan:
 
 
 def plan(cls: type[Method[Any]], problem: Problem, reference: Reference, effort: Effort) -> Plan:
-    """Settings for any method, by the names of its fields: half batches, or whole ones where masks are the noise."""
+    """Settings for any method, by the names of its fields: half batches, or all data where masks or draws are noise."""
     names = {f.name for f in fields(cls) if f.init}  # type: ignore[arg-type]
     n = len(problem.y)
-    batch = n if cls.full_batch or "rate" in names else n // 2
+    batch = n if cls.full_batch or names & {"rate", "draws"} else n // 2
     if "learning_rate" in names:
         return _descent(cls, names, n, batch, reference, effort)
     if "leapfrog" in names:
@@ -70,8 +71,10 @@ def _descent(cls: type[Method[Any]], names: set[str], n: int, batch: int, refere
         "schedule": "cosine",
         "rate": RATE,
         "cycles": CYCLES,
+        "draws": DRAWS,
+        "init_std": reference.high**-0.5,
     }
-    rounds = (MASKS if "rate" in names else 1) * (CYCLES if "cycles" in names else 1)
+    rounds = (MASKS if names & {"rate", "draws"} else 1) * (CYCLES if "cycles" in names else 1)
     steps = math.ceil(effort.descent * reference.high / reference.low) * rounds
     return Plan(cls(**{k: v for k, v in wished.items() if k in names}), steps, None, batch)
 

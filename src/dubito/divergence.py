@@ -1,0 +1,111 @@
+"""How far a factorised Gaussian lies from the prior, in nats.
+
+    KL(q || p) = -E_q[log p(theta)] - H[q],   q = N(mean, diag std^2),   H[q] = sum_i log std_i + 1/2 log(2 pi e)
+
+Under normal priors the expectation is closed; under any other it is averaged over draws and only the entropy is closed
+(Blundell et al. 2015, https://arxiv.org/abs/1505.05424, draw both). Coordinates without a distribution, `points`, have
+std 0: they bring their prior's log density and no entropy.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dubito.priors import LOG_SQRT_2PI
+from dubito.target import FlatPrior
+
+Group = Sequence[slice]  # stretches of theta that share one learned factor on their prior's scale
+
+
+class Divergence(NamedTuple):
+    """Both parts of the KL for each member, (S,), and the gradient of energy / T - entropy, (S, D) each."""
+
+    energy: Tensor
+    entropy: Tensor
+    by_mean: Tensor
+    by_std: Tensor
+
+    @property
+    def kl(self) -> Tensor:
+        """The divergence itself, (S,)."""
+        return self.energy - self.entropy
+
+
+def divergence(
+    prior: FlatPrior,
+    mean: Tensor,
+    std: Tensor,
+    eps: Sequence[Tensor],
+    *,
+    points: Sequence[slice] = (),
+    groups: Sequence[Group] = (),
+    temperature: float = 1.0,
+) -> Divergence:
+    """KL(q || p) and its gradient at means and stds (S, D).
+
+    `eps` holds the standard normals of the draws, (S, K, n), for each prior without a closed form. Each of `groups` has
+    its prior's scale at the optimum, see `squared_scales`.
+    """
+    centred = mean if prior.mean is None else mean - prior.mean
+    by_mean, by_std = centred * prior.precision, std * prior.precision
+    energy = 0.5 * (_dot(by_mean, centred) + _dot(by_std, std)) - prior.log_norm
+    scales = squared_scales(prior, mean, std, groups)
+    for group, scale in zip(groups, scales.unbind(1), strict=True):
+        size = _size(group)
+        energy = energy + 0.5 * size * (1 - scale + scale.log())
+        for span in group:
+            by_mean[:, span] /= scale.unsqueeze(1)
+            by_std[:, span] /= scale.unsqueeze(1)
+    for span, *part in _drawn(prior, mean, std, eps):
+        energy, by_mean[:, span], by_std[:, span] = energy + part[0], part[1], part[2]
+    entropy, slope = _entropy(std, points)
+    if temperature != 1:
+        by_mean, by_std = by_mean / temperature, by_std / temperature
+    return Divergence(energy, entropy, by_mean, by_std.sub_(slope))
+
+
+def squared_scales(prior: FlatPrior, mean: Tensor, std: Tensor, groups: Sequence[Group]) -> Tensor:
+    """(S, groups): what the prior's variances are multiplied by so that the KL is least.
+
+    With prior variances c v_i the KL holds sum_i [((mean_i - m_i)^2 + std_i^2) / (2 c v_i) + 1/2 log c], whose minimum
+    is at c = mean_i ((mean_i - m_i)^2 + std_i^2) / v_i; there its gradient is that at fixed c (the envelope theorem).
+    """
+    rows = [torch.stack([_quadratic(prior, mean, std, s) for s in group]).sum(0) / _size(group) for group in groups]
+    return torch.stack(rows, dim=1) if rows else mean.new_empty(len(mean), 0)
+
+
+def _quadratic(prior: FlatPrior, mean: Tensor, std: Tensor, span: slice) -> Tensor:
+    centre = 0 if prior.mean is None else prior.mean.expand(mean.shape[1])[span]
+    second = (mean[:, span] - centre).square() + std[:, span].square()
+    return (second * prior.precision.expand(mean.shape[1])[span]).sum(1)
+
+
+def _drawn(
+    prior: FlatPrior, mean: Tensor, std: Tensor, eps: Sequence[Tensor]
+) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
+    """-E_q log p over draws for every prior without a closed form, and its gradients by mean and std."""
+    for (span, density), noise in zip(prior.others, eps, strict=True):
+        centre, spread = (t[:, span].detach().requires_grad_() for t in (mean, std))
+        with torch.enable_grad():
+            theta = torch.addcmul(centre.unsqueeze(1), spread.unsqueeze(1), noise)
+            energy = -density.log_prob(theta).mean(1).sum(1)
+            by_centre, by_spread = torch.autograd.grad(energy.sum(), (centre, spread))
+        yield span, energy.detach(), by_centre, by_spread
+
+
+def _entropy(std: Tensor, points: Sequence[slice]) -> tuple[Tensor, Tensor]:
+    """H[q], (S,), and its gradient by std, (S, D)."""
+    log, slope = std.log(), std.reciprocal()
+    for span in points:
+        log[:, span], slope[:, span] = 0, 0
+    return log.sum(1) + (std.shape[1] - _size(points)) * (0.5 + LOG_SQRT_2PI), slope
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    return torch.einsum("sd,sd->s", a, b)
+
+
+def _size(spans: Sequence[slice]) -> int:
+    return sum(span.stop - span.start for span in spans)

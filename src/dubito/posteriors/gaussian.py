@@ -1,0 +1,166 @@
+"""The posterior of variational inference: a Gaussian over the weights, or a mixture of a few."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+
+from dubito.functions import Functions, WeightFunctions
+from dubito.layout import Layout
+from dubito.likelihoods import Likelihood
+from dubito.net import Buffers, Net
+from dubito.posteriors import files
+from dubito.posteriors.base import Posterior
+from dubito.posteriors.samples import named
+from dubito.posteriors.storage import BUFFER, Damaged, Samples
+from dubito.prediction import Undefined
+from dubito.priors import LOG_SQRT_2PI, Assigned, Fixed, Normals, Point
+from dubito.rng import Rng
+
+TENSORS = "gaussian.safetensors"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GaussianPosterior(Posterior):
+    """N(mean, diag std^2) over [net | likelihood], (S, D) each, with equal weight; std 0 where nothing is random.
+
+    Draw i is made of component i mod S, and is a fixed function of (seed, i).
+    """
+
+    net: Net
+    likelihood: Likelihood
+    mean: Tensor
+    std: Tensor
+    buffers: Buffers = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    kind = "gaussian"
+
+    def draw(self, n: int, seed: int = 0) -> Functions:
+        noise = Layout.of(self.likelihood.parameters())
+        return WeightFunctions(self.net, noise, _Drawn(self, seed, n), range(n))
+
+    def thetas(self, n: int, seed: int = 0) -> Tensor:
+        """n whole vectors (n, D): those that `draw` uses."""
+        return _Drawn(self, seed, n).get(range(n))[0]
+
+    def sample(self, n: int, seed: int = 0) -> dict[str, Tensor]:
+        return named(self.net, self.thetas(n, seed))
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of every coordinate, (D,) each."""
+        mean = self.mean.mean(0)
+        return mean, (self.std.square() + (self.mean - mean).square()).mean(0).sqrt()
+
+    def mean_network(self) -> nn.Module:
+        if len(self) > 1:
+            raise Undefined("the average weights of several Gaussians are no network that fits the data; use predict()")
+        return self.net.network(self.mean[0, : self.net.layout.size], {n: b[0] for n, b in self.buffers.items()})
+
+    def log_prob(self, theta: Tensor | Mapping[str, Tensor]) -> Tensor:
+        """log q(theta) of vectors (..., D) or of named weights (n, *shape), over the coordinates that are random."""
+        joined = theta if isinstance(theta, Tensor) else self.net.layout.join(theta)
+        random = self.random[: joined.shape[-1]].nonzero().squeeze(1)
+        mean, std = self.mean[:, random], self.std[:, random]
+        scaled = (joined[..., None, random].to(mean) - mean) / std
+        each = (-0.5 * scaled.square() - std.log() - LOG_SQRT_2PI).sum(-1)
+        return each.logsumexp(-1) - math.log(len(self))
+
+    def kl(self, other: "GaussianPosterior") -> float:
+        """KL(self || other) in nats."""
+        for one in (self, other):
+            one._check_single("KL divergence")
+        if self.net.layout != other.net.layout or not torch.equal(self.random.cpu(), other.random.cpu()):
+            raise ValueError(f"{self!r} and {other!r} spread over different weights, so there is no KL between them")
+        (mean, std), (other_mean, other_std) = self._spread(), other._spread()
+        ratio = (std / other_std).square()
+        return float(0.5 * (ratio + ((mean - other_mean) / other_std).square() - 1 - ratio.log()).sum())
+
+    def as_prior(self) -> dict[str, Assigned]:
+        """This posterior as the prior of another fit: `fit(net, data, method, prior=posterior.as_prior())`."""
+        self._check_single("normal prior")
+        means, stds = (self.net.layout.split(t[0, : self.net.layout.size]) for t in (self.mean, self.std))
+        prior: dict[str, Assigned] = {n: _prior(n, means[n], stds[n]) for n in means}
+        return prior | dict.fromkeys(self.net.fixed, Fixed())
+
+    @property
+    def random(self) -> Tensor:
+        """(D,): which coordinates have a spread."""
+        return (self.std > 0).any(0)
+
+    def to(self, device: str | torch.device) -> "GaussianPosterior":
+        buffers = {n: b.to(device) for n, b in self.buffers.items()}
+        moved = replace(self, net=self.net.to(device), mean=self.mean.to(device), std=self.std.to(device))
+        return replace(moved, buffers=buffers)
+
+    def save(self, folder: str | Path) -> None:
+        path = files.make_folder(folder)
+        if (path / files.MANIFEST).exists():
+            raise FileExistsError(f"{path} already holds a posterior; choose another folder or remove it first")
+        held = {"mean": self.mean, "std": self.std, **{BUFFER + n: b for n, b in self.buffers.items()}}
+        files.save_constants(path, self.net)
+        files.write_atomically(path / TENSORS, save({n: t.cpu().contiguous().clone() for n, t in held.items()}))
+        files.write_manifest(path, files.describe(self.net, self.likelihood, self.kind, self.about))
+
+    def __len__(self) -> int:
+        return len(self.mean)
+
+    def __repr__(self) -> str:
+        made = self.about.get("method", {}).get("name", "posterior")
+        count = "a Gaussian" if len(self) == 1 else f"{len(self)} Gaussians"
+        spread = int(self.random[: self.net.layout.size].sum())
+        return f"<{made}: {count} over {spread:,} of {self.net.layout.size:,} weights, {self.likelihood!r}>"
+
+    def _spread(self) -> tuple[Tensor, Tensor]:
+        """Means and standard deviations of what is random, in double precision."""
+        return self.mean[0, self.random].double().cpu(), self.std[0, self.random].double().cpu()
+
+    def _check_single(self, what: str) -> None:
+        if len(self) > 1:
+            raise Undefined(f"a mixture of {len(self)} Gaussians has no {what} in closed form; fit with members=1")
+
+
+class _Drawn(Samples):
+    """Draws of a Gaussian posterior as samples, made when they are asked for."""
+
+    def __init__(self, posterior: GaussianPosterior, seed: int, n: int) -> None:
+        self.posterior, self.rng = posterior, Rng(seed).child("gaussian")
+        self.rows, self.chains = n, 1
+
+    def get(self, index: Sequence[int]) -> tuple[Tensor, dict[str, Tensor]]:
+        held = self.posterior
+        theta = held.mean.new_empty(len(index), held.mean.shape[1])
+        for row, i in zip(theta, index, strict=True):
+            self.rng.normal_(row.unsqueeze(0), "weights", i)
+        at = torch.as_tensor([i % len(held) for i in index], device=held.mean.device)
+        return torch.addcmul(held.mean[at], held.std[at], theta), {n: b[at] for n, b in held.buffers.items()}
+
+
+def _prior(name: str, mean: Tensor, std: Tensor) -> Assigned:
+    if not bool(std.any()):
+        return Point()
+    if not bool(std.all()):
+        raise ValueError(
+            f"some weights of {name!r} have no spread, as after pruning; a prior needs one for all or none"
+        )
+    return Normals(mean, std)
+
+
+def stored(folder: Path, manifest: Mapping[str, Any], net: Net, likelihood: Likelihood) -> GaussianPosterior:
+    """The posterior a folder holds."""
+    size = net.layout.size + Layout.of(likelihood.parameters()).size
+    try:
+        held = load_file(folder / TENSORS, device=str(net.device))
+        mean, std = held.pop("mean"), held.pop("std")
+    except (OSError, SafetensorError, KeyError) as error:
+        raise Damaged(f"{folder / TENSORS} is missing or damaged ({error}); restore it or fit again") from error
+    if mean.dim() != 2 or mean.shape != std.shape or mean.shape[1] != size:
+        raise Damaged(f"{folder / TENSORS} holds vectors of {tuple(mean.shape)} where (members, {size}) was expected")
+    buffers = {n.removeprefix(BUFFER): b for n, b in held.items()}
+    return GaussianPosterior(net, likelihood, mean, std, buffers, manifest.get("about", {}))
