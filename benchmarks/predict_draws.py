@@ -13,7 +13,7 @@ from dubito.posteriors.samples import SamplesPosterior
 DRAWS, ROWS = 100, 10_000
 
 
-def run(device: str, folder: Path, rounds: int = 3) -> bool:
+def run(device: str, folder: Path, rounds: int = 5) -> bool:
     """Never slower, although it also counts votes, spreads and entropies."""
     x, _ = images(ROWS, device)
     values, claims = {}, []

@@ -89,6 +89,7 @@ def test_not_finite_rows_are_named():
     with pytest.raises(ValueError, match="first in row 1"):
         inputs.check_finite(torch.tensor([0.0, torch.inf]), "y")
     inputs.check_finite((X, torch.arange(3)), "x")
+    inputs.check_finite(torch.full((4,), 3e38), "x")  # finite, although the sum is not
 
 
 SOURCES = {

@@ -104,7 +104,16 @@ def test_choose_is_without_replacement_and_everything_once_when_more_is_asked():
     assert choose(5, 9, 0) == choose(5, 5, 1) == list(range(5))
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_noise_drawn_meanwhile_is_the_same_noise(monkeypatch, threads):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    like = torch.zeros(2, 3 * BLOCK // 2)
+    drawn = Rng(0, step=4).normal_meanwhile(like, "n")
+    assert torch.equal(drawn(), Rng(0, step=4).normal_(torch.empty_like(like), "n"))
+    assert not like.any()
+
+
 def test_block_noise_is_shared_out_to_threads_only_where_it_pays(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     monkeypatch.setattr(rng, "_pool", lambda workers: pytest.fail("a small draw needs no threads"))
-    Rng(0).normal_(torch.empty(4, 100), "n")
+    assert Rng(0).normal_(torch.empty(4, 100), "n").std() > 0

@@ -8,10 +8,10 @@ import contextlib
 import hashlib
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import torch
@@ -91,9 +91,29 @@ class Rng:
 
     def normal_(self, out: Tensor, name: str, first_member: int = 0) -> Tensor:
         """Fill (members, ...) with standard normals, each member from its own stream."""
-        jobs = [job for m, row in enumerate(out) for job in self._blocks(row, name, first_member + m)]
-        _run(jobs, out)
+        jobs = self._jobs(out, name, first_member)
+        if _pays_to_share(jobs, out):
+            list(_pool(torch.get_num_threads()).map(_fill, jobs))
+        else:
+            source = torch.Generator(device=out.device)  # made once: many small members would pay for it each
+            for part, key in jobs:
+                part.normal_(generator=source.manual_seed(key))
         return out
+
+    def normal_meanwhile(self, like: Tensor, name: str) -> Callable[[], Tensor]:
+        """Standard normals of this shape, drawn beside whatever comes next where there are cores; called, it waits."""
+        out = torch.empty_like(like)
+        jobs = self._jobs(out, name, 0)
+        if not _pays_to_share(jobs, out):
+            return partial(self.normal_, out, name)
+        begun = [_pool(torch.get_num_threads()).submit(_fill, job) for job in jobs]
+
+        def drawn() -> Tensor:
+            for block in begun:
+                block.result()
+            return out
+
+        return drawn
 
     def uniform(self, shape: Sequence[int], name: str, like: Tensor, first_member: int = 0) -> Tensor:
         """(members, ...) uniforms in [0, 1), each member from its own stream."""
@@ -108,6 +128,9 @@ class Rng:
         ]
         return torch.stack(rows)
 
+    def _jobs(self, out: Tensor, name: str, first_member: int) -> list[tuple[Tensor, int]]:
+        return [job for m, row in enumerate(out) for job in self._blocks(row, name, first_member + m)]
+
     def _blocks(self, row: Tensor, name: str, member: int) -> list[tuple[Tensor, int]]:
         key = self.key(name, member)
         if row.device.type != "cpu" or row.numel() <= BLOCK or not row.is_contiguous():
@@ -115,14 +138,8 @@ class Rng:
         return [(part, derive(key, i)) for i, part in enumerate(row.view(-1).split(BLOCK))]
 
 
-def _run(jobs: Sequence[tuple[Tensor, int]], out: Tensor) -> None:
-    workers = torch.get_num_threads()
-    if out.device.type == "cpu" and workers > 1 and len(jobs) > 1 and out.numel() >= BLOCK:
-        list(_pool(workers).map(_fill, jobs))
-    else:
-        source = torch.Generator(device=out.device)  # made once: many small members would pay for it each
-        for part, key in jobs:
-            part.normal_(generator=source.manual_seed(key))
+def _pays_to_share(jobs: Sequence[tuple[Tensor, int]], out: Tensor) -> bool:
+    return out.device.type == "cpu" and torch.get_num_threads() > 1 and len(jobs) > 1 and out.numel() >= BLOCK
 
 
 def _fill(job: tuple[Tensor, int]) -> None:

@@ -1,7 +1,11 @@
 """What the stochastic-gradient samplers share: a step size, its schedule, and a switch for the noise."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
 
 from dubito import schedules
 from dubito.methods.base import Sampler, State, Tick, check_positive
@@ -39,6 +43,10 @@ class Langevin(Sampler[State]):
     def noisy(self, tick: Tick) -> bool:
         """Whether noise is added now: always, but for methods that explore first."""
         return True
+
+    def noise(self, theta: Tensor, tick: Tick) -> Callable[[], Tensor]:
+        """The normals of this step, drawn while the gradient is computed; all 0 where no noise is added."""
+        return tick.rng.normal_meanwhile(theta, "langevin") if self.noisy(tick) else lambda: torch.zeros_like(theta)
 
     @property
     def depends_on_steps(self) -> bool:

@@ -45,6 +45,7 @@ class PSGLD(Langevin[PSGLDState]):
         return PSGLDState(theta.clone(), torch.zeros_like(theta))
 
     def step(self, state: PSGLDState, batch: Batch, target: Target, tick: Tick) -> tuple[PSGLDState, Info]:
+        noise = self.noise(state.theta, tick)
         parts, grad = target.value_and_grad(state.theta, batch)
         step = int(tick.step)
         if step <= self.burn_in:
@@ -52,6 +53,5 @@ class PSGLD(Langevin[PSGLDState]):
         metric = state.square.sqrt().add_(self.floor).reciprocal_()
         eps = self.epsilon(tick, target)
         state.theta.addcmul_(metric, grad, value=eps / 2)
-        noise = tick.rng.normal_(grad, "langevin")
-        state.theta.addcmul_(metric.sqrt_(), noise, value=math.sqrt(eps))
+        state.theta.addcmul_(metric.sqrt_(), noise(), value=math.sqrt(eps))
         return state, info(parts.log_lik, parts.log_prior, target)

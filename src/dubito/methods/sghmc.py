@@ -43,10 +43,10 @@ class SGHMC(Langevin[SGHMCState]):
         return SGHMCState(theta.clone(), torch.zeros_like(theta))
 
     def step(self, state: SGHMCState, batch: Batch, target: Target, tick: Tick) -> tuple[SGHMCState, Info]:
+        noise = self.noise(state.theta, tick)
         parts, grad = target.value_and_grad(state.theta, batch)
         eps = self.epsilon(tick, target)
         state.velocity.mul_(1 - self.friction).add_(grad, alpha=eps / 2)
-        if self.noisy(tick):
-            state.velocity.add_(tick.rng.normal_(grad, "langevin"), alpha=math.sqrt(self.friction * eps))
+        state.velocity.add_(noise(), alpha=math.sqrt(self.friction * eps))
         state.theta.add_(state.velocity)
         return state, info(parts.log_lik, parts.log_prior, target)

@@ -28,9 +28,9 @@ class SGLD(Langevin[SGLDState]):
         return SGLDState(theta.clone())
 
     def step(self, state: SGLDState, batch: Batch, target: Target, tick: Tick) -> tuple[SGLDState, Info]:
+        noise = self.noise(state.theta, tick)
         parts, grad = target.value_and_grad(state.theta, batch)
         eps = self.epsilon(tick, target)
         state.theta.add_(grad, alpha=eps / 2)
-        if self.noisy(tick):
-            state.theta.add_(tick.rng.normal_(grad, "langevin"), alpha=math.sqrt(eps))
+        state.theta.add_(noise(), alpha=math.sqrt(eps))
         return state, info(parts.log_lik, parts.log_prior, target)
