@@ -27,7 +27,7 @@ def test_toy_2d(tmp_path):
 
 def test_sine_regression(tmp_path):
     result = studies.run("sine-regression", quick=True, device="cpu", folder=tmp_path, progress=False)
-    assert list(result.numbers) == ["MAP", "Deep ensemble", "MC dropout", "SGHMC"]
+    assert list(result.numbers) == ["MAP", "Deep ensemble", "MC dropout", "VI", "SGHMC"]
     assert result.numbers["MAP"][3:] == [None] * 4
     assert all(value > 0 for name in ("Deep ensemble", "MC dropout", "SGHMC") for value in result.numbers[name][3:])
     assert [series["label"] for series in result.figures[1].panels[0].data["series"]] == list(result.numbers)[1:]

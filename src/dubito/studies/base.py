@@ -1,7 +1,7 @@
 """What a study is, and what studies share."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,11 +53,14 @@ class Plan:
     steps: int
     members: int | None = None
     batch_size: int | None = None
+    starts: Sequence[Mapping[str, Tensor]] = ()
+    """Weights at which the second and further members start, where these are not to be fresh ones."""
 
     def fit(
         self, data: Any, settings: Settings, likelihood: Likelihood | None = None, prior: PriorSpec | None = None
     ) -> Posterior:
         """Carry it out."""
+        starts = iter(self.starts)
         return fit(
             self.net,
             data,
@@ -67,6 +70,7 @@ class Plan:
             steps=self.steps,
             members=self.members,
             batch_size=self.batch_size,
+            init=(lambda seed: next(starts)) if self.starts else None,
             seed=settings.seed,
             device=settings.device,
             progress=settings.progress,

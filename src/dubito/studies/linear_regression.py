@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import dubito
 from dubito import plots
 from dubito.data import toys
+from dubito.posteriors.gaussian import GaussianPosterior
 from dubito.results import Figure, Result, Table
 from dubito.studies.base import Plan, Settings, Study, against_published, built
 
@@ -97,15 +98,20 @@ def plans(settings: Settings) -> dict[str, Plan]:
     """The methods compared with the closed form, on nn.Linear(1, 1): its weight is a, its bias b."""
     chains, kept = (4, 20) if settings.quick else (32, 400)
     net = built(lambda: nn.Linear(1, 1), settings)
+    vi = dubito.Variational(learning_rate=0.03, schedule="cosine", draws=10, init_std=0.5)
     return {
         "MAP": Plan(dubito.MAP(learning_rate=0.1, schedule="cosine"), net, 300),
         "HMC": Plan(dubito.HMC(burn_in=100, leapfrog=6), net, 100 + kept, chains),
         "SGLD": Plan(dubito.SGLD(step_size=STEP, burn_in=200, thin=10), net, 200 + 10 * kept, chains),
+        "VI": Plan(vi, net, 300 if settings.quick else 2000),
     }
 
 
 def moments(posterior: dubito.Posterior) -> Line:
-    """Mean and covariance of its draws."""
+    """Mean and covariance: of a Gaussian its own, otherwise those of the draws."""
+    if isinstance(posterior, GaussianPosterior):
+        mean, std = (t.double().cpu().numpy() for t in posterior.moments())
+        return Line(mean, np.diag(std**2))
     named = posterior.sample(len(posterior))
     draws = torch.stack([named["weight"].flatten(), named["bias"].flatten()]).double().cpu().numpy()
     if draws.shape[1] == 1:
@@ -191,9 +197,9 @@ def band(mean: Floats | Tensor, low: Floats | Tensor, high: Floats | Tensor) -> 
 
 SUMMARY = (
     "Four points say little about a line, and the prior draws the slope from where the likelihood is largest halfway "
-    "to 0. HMC and SGLD recover mean, variances and independence of the closed form, SGLD with the slightly larger "
-    "variances that steps of finite size imply. MAP finds the mean, and its band has no share for the doubt about the "
-    "line."
+    "to 0. HMC, SGLD and VI recover mean, variances and independence of the closed form: SGLD with the slightly larger "
+    "variances that steps of finite size imply, VI because here the posterior is a Gaussian without correlations. MAP "
+    "finds the mean, and its band has no share for the doubt about the line."
 )
 
 STUDY = Study(
@@ -201,6 +207,6 @@ STUDY = Study(
     "Four points and a straight line",
     "Sick, Brändli and Dürr, lecture on Bayesian deep learning; Dürr, Sick and Murina, Probabilistic Deep Learning "
     "(Manning, 2020), chapters 7 and 8.",
-    "grid, MAP, HMC and SGLD against a posterior known in closed form",
+    "grid, MAP, HMC, SGLD and VI against a posterior known in closed form",
     run,
 )

@@ -39,34 +39,38 @@ def train(settings: Settings) -> Split:
 
 
 def posteriors(data: Split, settings: Settings) -> tuple[dict[str, dubito.Posterior], dict[str, Any]]:
-    """Every method's posterior, and its settings; the sampler starts where MAP ended."""
+    """Every method's posterior, and its settings; the sampler starts where members of the ensemble ended."""
     plans = _descents(settings)
     model = (dubito.Gaussian.heteroscedastic(), dubito.Normal(std=1.0))
     found = {name: plan.fit(data, settings, *model) for name, plan in plans.items()}
-    plans["SGHMC"] = _sampler(found["MAP"].mean_network(), len(data.x), settings)
+    members = found["Deep ensemble"].sample(5)
+    starts = [{name: value[i] for name, value in members.items()} for i in range(len(found["Deep ensemble"]))]
+    plans["SGHMC"] = _sampler(found["MAP"].mean_network(), starts[1:4], len(data.x), settings)
     found["SGHMC"] = plans["SGHMC"].fit(data, settings, *model)
     return found, {name: plan.describe() for name, plan in plans.items()}
 
 
 def _descents(settings: Settings) -> dict[str, Plan]:
+    """One network, five, one with dropout, and a Gaussian over its weights."""
     quick = settings.quick
-    steps, wide_steps = (40, 10) if quick else (6000, 2500)
-    adam: dict[str, Any] = {"learning_rate": 3e-3, "schedule": "cosine"}
+    steps, wide_steps, long_steps = (40, 10, 10) if quick else (6000, 2500, 12_000)
+    rates: dict[str, Any] = {"learning_rate": 3e-3, "schedule": "cosine"}
     small = built(lambda: mlp(SMALL), settings)
     large = built(lambda: mlp([1, 20, 20, 2] if quick else LARGE, dropout=0.1), settings)
     dropout = dubito.MCDropout(learning_rate=1e-3, schedule="cosine")
     return {
-        "MAP": Plan(dubito.MAP(**adam), small, steps, batch_size=128),
-        "Deep ensemble": Plan(dubito.DeepEnsemble(**adam), small, steps, 2 if quick else 5, 128),
+        "MAP": Plan(dubito.MAP(**rates), small, steps, batch_size=128),
+        "Deep ensemble": Plan(dubito.DeepEnsemble(**rates), small, steps, 2 if quick else 5, 128),
         "MC dropout": Plan(dropout, large, wide_steps, batch_size=128),
+        "VI": Plan(dubito.Variational(estimator="flipout", **rates), small, long_steps, batch_size=128),
     }
 
 
-def _sampler(start: nn.Module, n: int, settings: Settings) -> Plan:
+def _sampler(net: nn.Module, starts: list[dict[str, Tensor]], n: int, settings: Settings) -> Plan:
     """Every step uses all rows: with 128 of them the noise of the gradient would outweigh that of the sampler."""
-    burn_in, thin, steps = (20, 2, 60) if settings.quick else (4000, 80, 20_000)
+    burn_in, thin, steps = (20, 2, 60) if settings.quick else (3000, 50, 8000)
     method = dubito.SGHMC(step_size=5e-7, friction=0.02, burn_in=burn_in, thin=thin)
-    return Plan(method, start, steps, batch_size=n)
+    return Plan(method, net, steps, 1 + len(starts), n, starts)
 
 
 def epistemic(prediction: Prediction) -> Floats | None:
