@@ -18,7 +18,7 @@ __version__ = "0.1.0"
 __all__ = [
     "fit", "plan", "load", "merge",
     "Posterior", "Prediction", "Method", "Target", "Net", "Tick",
-    "MAP", "DeepEnsemble", "SnapshotEnsemble", "MCDropout", "Variational",
+    "MAP", "DeepEnsemble", "SnapshotEnsemble", "MCDropout", "Variational", "SparseVD",
     "SGLD", "PSGLD", "SGHMC", "CyclicalSGLD", "CyclicalSGHMC", "HMC",
     "Likelihood", "Categorical", "Bernoulli", "Gaussian", "Poisson",
     "Prior", "Normal", "ScaleMixture", "Laplace", "StudentT", "FanIn", "Centred", "Fixed", "Point",

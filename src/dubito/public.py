@@ -25,6 +25,7 @@ from dubito.methods.recipes import DeepEnsemble as DeepEnsemble
 from dubito.methods.recipes import SnapshotEnsemble as SnapshotEnsemble
 from dubito.methods.sghmc import SGHMC as SGHMC
 from dubito.methods.sgld import SGLD as SGLD
+from dubito.methods.sparse_vd import SparseVD as SparseVD
 from dubito.methods.variational import Variational as Variational
 from dubito.net import Net as Net
 from dubito.plan import plan as plan

@@ -98,8 +98,9 @@ class Target:
         tail = Layout(tuple(f"likelihood.{n}" for n in noise), self.noise_layout.shapes)
         self.layout = net.layout + tail
         priors = {f"likelihood.{n}": p for n, p in likelihood.parameter_priors().items()}
-        assigned = {n: p for n, p in prior.items() if n in net.layout.names} | priors
-        self.flat_prior = FlatPrior(self.layout, assigned, self._like())
+        self._assigned = {n: p for n, p in prior.items() if n in net.layout.names} | priors
+        self._priors: dict[tuple[str, ...], FlatPrior] = {}
+        self.flat_prior = self.prior_of(tuple(self._assigned))
 
     @cached_property
     def random(self) -> tuple[str, ...]:
@@ -110,6 +111,13 @@ class Target:
     def points(self) -> list[slice]:
         """Where theta holds what has no distribution: `Point()`, and the likelihood's own parameters."""
         return [span for name, span in self.layout.spans.items() if name not in self.random]
+
+    def prior_of(self, names: tuple[str, ...]) -> FlatPrior:
+        """The prior over some parameters; the others bring nothing."""
+        if names not in self._priors:
+            some = {n: p for n, p in self._assigned.items() if n in names}
+            self._priors[names] = FlatPrior(self.layout, some, self._like())
+        return self._priors[names]
 
     def start(self, net_theta: Tensor) -> Tensor:
         """Weights (S, D_net) with the likelihood's own parameters appended, (S, D)."""

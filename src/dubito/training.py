@@ -53,6 +53,8 @@ class Training:
     ) -> None:
         if patience is not None and (validation is None or patience < 1):
             raise ValueError("patience counts checks on validation data: give validation= and a patience of at least 1")
+        if patience is not None and not method.selects:
+            raise ValueError(f"{type(method).__name__} ends where its schedule ends; leave patience={patience} out")
         self.method, self.target, self.feed, self.steps, self.settings = method, target, feed, steps, settings
         self.patience, self.validation = patience, validation
         self.keeps_samples = any(method.keeps(s, steps) for s in range(steps))
@@ -184,7 +186,7 @@ class Training:
     @property
     def _selects(self) -> bool:
         """Whether validation data choose among states: for methods that optimise, not for those that sample."""
-        return self.validation is not None and not self.keeps_samples
+        return self.validation is not None and self.method.selects and not self.keeps_samples
 
     def _due(self, done: int) -> bool:
         """Whether validation is due, which must not depend on the number of steps: a run may be extended."""

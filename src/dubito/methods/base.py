@@ -22,7 +22,7 @@ from dubito.rng import Rng
 from dubito.target import Batch, Target, point_names
 
 State = TypeVar("State", bound=tuple[Any, ...])
-Answer = Literal["exact", "mean-field", "point", "ensemble", "dropout"]
+Answer = Literal["exact", "mean-field", "point", "ensemble", "dropout", "sparse"]
 
 
 class Tick(NamedTuple):
@@ -80,6 +80,7 @@ class Method(ABC, Generic[State]):
     live_norm: ClassVar[bool] = False  # whether BatchNorm statistics move while it trains
     full_batch: ClassVar[bool] = False
     drops: ClassVar[bool] = False  # whether the network's own dropout is on while it trains
+    selects: ClassVar[bool] = True  # whether validation data may choose an earlier state than the last
 
     @property
     def needs_index(self) -> bool:

@@ -106,7 +106,12 @@ class GaussianPosterior(Posterior):
         held = {"mean": self.mean, "std": self.std, **{BUFFER + n: b for n, b in self.buffers.items()}}
         files.save_constants(path, self.net)
         files.write_atomically(path / TENSORS, save({n: t.cpu().contiguous().clone() for n, t in held.items()}))
-        files.write_manifest(path, files.describe(self.net, self.likelihood, self.kind, self.about))
+        described = files.describe(self.net, self.likelihood, self.kind, self.about)
+        files.write_manifest(path, {**described, **self._settings()})
+
+    def _settings(self) -> dict[str, float]:
+        """What else its file must tell."""
+        return {}
 
     def __len__(self) -> int:
         return len(self.mean)

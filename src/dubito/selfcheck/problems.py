@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ RATE = 0.1  # of dropout, where the method drops
 HIDDEN = 3  # units of the one-hidden-layer net
 NODES, REACH = 161, 8.0  # of the quadrature along each axis, and how many standard deviations it reaches
 NEWTON_STEPS = 30
+HERMITE = 40  # nodes of Gauss-Hermite quadrature
 
 Formula = Callable[[Tensor, Tensor, Tensor], Tensor]  # theta (D,), x (N, d), what each unit is multiplied by -> (N,)
 
@@ -109,6 +111,51 @@ class Problem:
         for _ in range(NEWTON_STEPS):
             theta = theta + self.newton(theta, rate)
         return theta
+
+    def sparse_bound(self, mean: Tensor, log_var: Tensor) -> Tensor:
+        """Minus the bound of a linear model under the log-uniform prior over its slopes, (d,) of them random.
+
+        Outputs are normal, N(x mean, x^2 var), so that the fit is closed for real y and one integral for labels.
+        """
+        d = self.units
+        centre, variance = self.formula(mean, self.x.double(), torch.ones(d)), self.x.double().square() @ log_var.exp()
+        y = self.y.double()
+        if self.noise is None:
+            nodes, weight = (torch.from_numpy(part) for part in np.polynomial.hermite_e.hermegauss(HERMITE))
+            logits = centre + variance.sqrt() * nodes.unsqueeze(1)
+            log_lik = weight @ F.logsigmoid((2 * y - 1) * logits) / weight.sum()
+        else:
+            log_lik = -0.5 * ((y - centre).square() + variance) / self.noise**2
+        ratio = log_var - mean[:d].square().log()
+        divergence = 0.63576 * torch.sigmoid(-1.87320 - 1.48695 * ratio) + 0.5 * F.softplus(-ratio)
+        return divergence.sum() - log_lik.sum() + 0.5 * (mean[d:] / self.prior.std).square().sum()
+
+    def sparse_optimum(self, mean: Tensor, std: Tensor, threshold: float) -> "Spread":
+        """The optimum of `sparse_bound` nearest to a start; slopes whose log alpha ends above the threshold are 0."""
+        d = self.units
+        log_var = 2 * std[:d].log()
+        leaves = [mean.clone().requires_grad_(), log_var.clone().requires_grad_()]
+        optimiser = torch.optim.LBFGS(leaves, max_iter=500, line_search_fn="strong_wolfe")
+
+        def closure() -> float:
+            optimiser.zero_grad()
+            loss = self.sparse_bound(*leaves)
+            loss.backward()
+            return float(loss.detach())
+
+        optimiser.step(closure)
+        centre, spread = leaves[0].detach(), torch.zeros_like(mean)
+        gone = leaves[1].detach() - centre[:d].square().log() > threshold
+        centre[:d] = centre[:d].masked_fill(gone, 0.0)
+        spread[:d] = (leaves[1].detach() / 2).exp().masked_fill(gone, 0.0)
+        return Spread(centre, spread)
+
+
+class Spread(NamedTuple):
+    """Means and standard deviations, (D,) each."""
+
+    mean: Tensor
+    std: Tensor
 
 
 class Reference(NamedTuple):

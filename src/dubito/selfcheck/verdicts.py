@@ -37,6 +37,7 @@ TOLERANCES = {
     "point": Tolerance(),
     "ensemble": Tolerance(),
     "dropout": Tolerance(ratio=(0.85, 1.15)),
+    "sparse": Tolerance(ratio=(0.85, 1.15)),
 }
 MEANINGS = {
     "exact": "moments and predictions of the posterior",
@@ -44,6 +45,7 @@ MEANINGS = {
     "point": "on a mode",
     "ensemble": "every member on a mode",
     "dropout": "on the mode of the likelihood averaged over all masks; mean and variance over masks",
+    "sparse": "on an optimum of the bound under the log-uniform prior: its zeros, and means and variances of the rest",
 }
 
 
@@ -134,6 +136,21 @@ def _masks(posterior: Posterior, problem: Problem, reference: Reference) -> Meas
     return _compared(found, lambda: drawn, reference)
 
 
+def _sparse(posterior: Any, problem: Problem, reference: Reference) -> Measured:
+    """Zeros, means and variances against those of the exact bound's optimum beside them, and predictions."""
+    found = Measured()
+    if problem.identified:
+        mean, std = (part.double().cpu() for part in (posterior.mean[0], posterior.std[0]))
+        known = problem.sparse_optimum(mean, std, posterior.threshold)
+        at, spread = (part.double().cpu() for part in posterior.moments())
+        same_zeros = bool(((spread > 0) == (known.std > 0)).all())
+        ratio = (spread / known.std).square()[known.std > 0]
+        scale = torch.where(known.std > 0, known.std, reference.high**-0.5)
+        bias = (at - known.mean) / scale if same_zeros else torch.full_like(at, torch.inf)
+        found = _biased(bias)._replace(ratio_low=float(ratio.min()), ratio_high=float(ratio.max()))
+    return _compared(found, lambda: posterior.predict(problem.grid, draws=FACTORISED_DRAWS), reference)
+
+
 def _moments(posterior: Any, mean: Tensor | None, variance: Tensor | None) -> Measured:
     """Mean and variance of every weight, where they are known."""
     if mean is None or variance is None:
@@ -170,4 +187,5 @@ MEASURES: dict[str, Callable[[Any, Problem, Reference], Measured]] = {
     "point": _modes,
     "ensemble": _modes,
     "dropout": _masks,
+    "sparse": _sparse,
 }
