@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "fit", "plan", "load", "merge",
+    "fit", "plan", "load", "merge", "load_network",
     "Posterior", "Prediction", "Method", "Target", "Net", "Tick",
     "MAP", "DeepEnsemble", "SnapshotEnsemble", "MCDropout", "Variational", "SparseVD",
     "SGLD", "PSGLD", "SGHMC", "CyclicalSGLD", "CyclicalSGHMC", "HMC",
