@@ -85,7 +85,7 @@ def dropout_divergence(
         log-uniform   K1 (1 - sigmoid(K2 + K3 log alpha)) + 1/2 log(1 + 1 / alpha)
         ard           1/2 log(1 + 1 / alpha)
 
-    The first is the approximation of Molchanov et al. (2017, eq. 14, https://arxiv.org/abs/1701.05369), whose constant
+    The first is the approximation of Molchanov et al. (2017, https://arxiv.org/abs/1701.05369), whose constant
     makes it 0 at alpha = inf; the second has N(0, s^2) for a prior, every weight with its own best s (Kharitonov et
     al. 2018, https://arxiv.org/abs/1811.00596). Beyond |log alpha| = clip it has no slope.
     """

@@ -14,6 +14,7 @@ from dubito.likelihoods import Likelihood as Likelihood
 from dubito.likelihoods import Poisson as Poisson
 from dubito.loop import Diverged as Diverged
 from dubito.loop import Interrupted as Interrupted
+from dubito.methods.alpha_divergence_dropout import AlphaDivergenceDropout as AlphaDivergenceDropout
 from dubito.methods.base import Method as Method
 from dubito.methods.base import Tick as Tick
 from dubito.methods.hmc import HMC as HMC

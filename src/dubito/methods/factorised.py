@@ -24,7 +24,7 @@ from dubito.noisy import Estimator
 from dubito.optim import Optimised, OptimState
 from dubito.posteriors.gaussian import GaussianPosterior
 from dubito.rng import Rng
-from dubito.target import Batch, FlatPrior, Target
+from dubito.target import Batch, FlatPrior, Target, pooled
 
 
 class FactorisedState(NamedTuple):
@@ -93,6 +93,10 @@ class Factorised(Optimised, Method[FactorisedState]):
     def share(self, tick: Tick, batches: int) -> float:
         """w: what the KL of this step is multiplied by; an epoch has so many batches."""
 
+    def power(self) -> float:
+        """The alpha of the divergence by which draws are joined: 0 takes their mean."""
+        return 0.0
+
     def random(self, target: Target) -> tuple[str, ...]:
         """The weights that have a distribution."""
         return target.random
@@ -156,22 +160,40 @@ class Factorised(Optimised, Method[FactorisedState]):
     def _drawn(self, mean: Tensor, std: Tensor, batch: Batch, target: Target, buffers: Buffers, rng: Rng) -> Fit:
         """Every draw is one weight vector for all examples."""
         eps = rng.normal_(mean.new_empty(len(mean), self.draws, mean.shape[1]), "weights")
-        theta = torch.addcmul(mean.unsqueeze(1), std.unsqueeze(1), eps)
+        theta = torch.addcmul(mean.unsqueeze(1), std.unsqueeze(1), eps).flatten(0, 1)
         each = running.repeated(buffers, self.draws)
-        log_lik, grad = target.lik_value_and_grad(
-            theta.flatten(0, 1), batch, "live", {n: b.flatten(0, 1) for n, b in each.items()}
-        )
+        held = {n: b.flatten(0, 1) for n, b in each.items()}
+        joined, shared = self._joined(theta, batch, target, held)
+        log_lik, grad = target.lik_value_and_grad(theta, shared, "live", held)
         running.gather_(buffers, each)
         grad = grad.view_as(eps)
         parts = [eps[:, :, span] for span, _ in self.prior(target).others]
-        return Fit(log_lik.view(len(mean), -1).mean(1), grad.mean(1), (grad * eps).mean(1), parts)
+        value = log_lik.view(len(mean), -1).mean(1) if joined is None else joined
+        return Fit(value, grad.mean(1), (grad * eps).mean(1), parts)
+
+    def _joined(self, theta: Tensor, batch: Batch, target: Target, buffers: Buffers) -> tuple[Tensor | None, Batch]:
+        """What draws that answer for a datum together say, and the batch weighted by their shares in each answer.
+
+        The gradient of 1/alpha log 1/K sum_k p_k^alpha is that of sum_k s_k log p_k, with s_k their shares held fixed.
+        """
+        if self.power() == 0 or self.draws == 1:
+            return None, batch
+        outputs = target.outputs(theta, batch.x, "live", {n: b.clone() for n, b in buffers.items()})
+        log_lik = target.log_lik(outputs, batch.y, theta).unflatten(0, (-1, self.draws))
+        shares = self.draws * (self.power() * log_lik).softmax(1)
+        value = torch.stack([pooled(one, self.power()) for one in log_lik])
+        if batch.weight is not None:
+            value, shares = value * batch.weight, shares * batch.weight
+        return value.mean(1), batch._replace(weight=shares.flatten(0, 1))
 
     def _noisy(self, mean: Tensor, std: Tensor, batch: Batch, target: Target, buffers: Buffers, rng: Rng) -> Fit:
         """Noise where weights meet their inputs."""
         scheme = target.net.scheme(batch.x, self.random(target), self.estimator)
         noise = target.net.noise(scheme, batch.x, len(mean), self.draws, rng)
         each = running.repeated(buffers, self.draws)
-        log_lik, by_mean, by_std = target.noisy_value_and_grad(mean, std, batch, scheme, noise, "live", each)
+        log_lik, by_mean, by_std = target.noisy_value_and_grad(
+            mean, std, batch, scheme, noise, "live", each, self.power()
+        )
         running.gather_(buffers, each)
         spans = [span for span, _ in self.prior(target).others]
         empty = [mean.new_empty(len(mean), self.draws, span.stop - span.start) for span in spans]

@@ -4,7 +4,9 @@
     loss(q)  = -1/B sum_i E_q[log p(y_i | f(theta, x_i))] / T + w (-E_q[log p(theta)] / T - H[q]) / N
 
 https://arxiv.org/abs/1505.05424. The expectation of the fit is taken over draws by one of three estimators, see
-`dubito.noisy`; w is 1, or a schedule that ends at 1 or averages 1 over an epoch.
+`dubito.noisy`; w is 1, or a schedule that ends at 1 or averages 1 over an epoch. With alpha, E_q[log p] becomes
+1/alpha log E_q[p^alpha]: black-box alpha in its energy form (Hernandez-Lobato et al. 2016,
+https://arxiv.org/abs/1511.03243; Li & Gal 2017, https://arxiv.org/abs/1703.02914).
 """
 
 import math
@@ -33,6 +35,7 @@ class Variational(Factorised):
 
     kl: Literal["uniform", "blundell"] | WarmUp | Rise = "uniform"  # how the KL is shared out among steps
     empirical_bayes: Literal["global", "layer"] | None = None  # learn one factor on normal priors' scales, or one each
+    alpha: float = 0.0  # of the divergence: the draws of a datum are joined as 1/alpha log mean p^alpha
 
     answer = "mean-field"
 
@@ -40,6 +43,8 @@ class Variational(Factorised):
         super().__post_init__()
         if self.empirical_bayes not in (None, "global", "layer"):
             raise ValueError(f"empirical_bayes is {self.empirical_bayes!r}; use 'global', 'layer' or None")
+        if not math.isfinite(self.alpha) or (self.alpha != 0 and self.draws == 1):
+            raise ValueError(f"alpha={self.alpha} joins several draws, and there is draws={self.draws}; try draws=10")
         if self.kl not in ("uniform", "blundell") and not ends_at_one(self.kl):
             raise ValueError(f"kl is {self.kl!r}; use 'uniform', 'blundell' or schedules.WarmUp(steps), which end at 1")
 
@@ -50,6 +55,9 @@ class Variational(Factorised):
             raise ValueError(
                 "empirical_bayes learns the scales of normal priors, and there is none; use prior=Normal()"
             )
+
+    def power(self) -> float:
+        return self.alpha
 
     def start(self, mean: Tensor) -> Tensor:
         return torch.full_like(mean, math.log(math.expm1(self.init_std)))

@@ -31,6 +31,17 @@ class Masked(NamedTuple):
     weight: Tensor
 
 
+class Dropping(NamedTuple):
+    """Dropout of a rate, under which `draws` masks answer for a datum together by an alpha-divergence."""
+
+    rate: float = 0.0
+    alpha: float = 0.0
+    draws: int = 1
+
+
+STILL = Dropping()
+
+
 @dataclass(frozen=True, eq=False)
 class Problem:
     """A network, its data and the formula it computes; `noise` is the standard deviation of y, None for labels."""
@@ -58,16 +69,16 @@ class Problem:
         """The number of weights."""
         return sum(p.numel() for p in self.net.parameters())
 
-    def log_joint(self, theta: Tensor, rate: float = 0.0) -> Tensor:
-        """log p(theta, D) up to a constant, the log-likelihood averaged over all dropout masks of that rate."""
-        outputs, weight = self.outputs(theta, self.x, rate)
+    def log_joint(self, theta: Tensor, how: Dropping = STILL) -> Tensor:
+        """log p(theta, D) up to a constant, the log-likelihood averaged over all dropout masks."""
+        outputs, weight = self.outputs(theta, self.x, how.rate)
         y = self.y.double()
         if self.noise is None:
             log_lik = F.logsigmoid((2 * y - 1) * outputs)
         else:
             log_lik = -0.5 * ((y - outputs) / self.noise).square()
         log_prior = -0.5 * (theta / self.prior.std).square().sum()
-        return weight @ log_lik.sum(1) + log_prior
+        return _expected(log_lik, weight, how).sum() + log_prior
 
     def outputs(self, theta: Tensor, x: Tensor, rate: float = 0.0) -> tuple[Tensor, Tensor]:
         """The outputs (masks, N) under every mask, and the masks' probabilities."""
@@ -82,34 +93,34 @@ class Problem:
         mean = weight @ values
         return mean, weight @ (values - mean).square()
 
-    def slope(self, theta: Tensor, rate: float = 0.0) -> Tensor:
+    def slope(self, theta: Tensor, how: Dropping = STILL) -> Tensor:
         """The gradient of `log_joint`, (D,)."""
-        gradient: Tensor = torch.func.grad(self.log_joint)(theta, rate)
+        gradient: Tensor = torch.func.grad(self.log_joint)(theta, how)
         return gradient
 
-    def curvature(self, theta: Tensor, rate: float = 0.0) -> Tensor:
+    def curvature(self, theta: Tensor, how: Dropping = STILL) -> Tensor:
         """Minus the Hessian of `log_joint`, (D, D)."""
-        hessian: Tensor = torch.func.jacrev(self.slope)(theta, rate)
+        hessian: Tensor = torch.func.jacrev(self.slope)(theta, how)
         return -hessian
 
-    def newton(self, theta: Tensor, rate: float = 0.0) -> Tensor:
+    def newton(self, theta: Tensor, how: Dropping = STILL) -> Tensor:
         """The step from theta to the mode of the quadratic fitted there, (D,)."""
-        step: Tensor = torch.linalg.solve(self.curvature(theta, rate), self.slope(theta, rate))
+        step: Tensor = torch.linalg.solve(self.curvature(theta, how), self.slope(theta, how))
         return step
 
-    def gap(self, theta: Tensor, rate: float = 0.0) -> Tensor:
+    def gap(self, theta: Tensor, how: Dropping = STILL) -> Tensor:
         """How far theta (D,) lies from the mode nearby, in standard deviations there; infinite at a saddle."""
-        curvature = self.curvature(theta, rate)
+        curvature = self.curvature(theta, how)
         if float(torch.linalg.eigvalsh(curvature)[0]) <= 0:
             return torch.full_like(theta, torch.inf)
         scale: Tensor = torch.linalg.inv(curvature).diagonal().sqrt()
-        return self.newton(theta, rate).abs() / scale
+        return self.newton(theta, how).abs() / scale
 
-    def mode(self, rate: float = 0.0) -> Tensor:
+    def mode(self, how: Dropping = STILL) -> Tensor:
         """The mode of a log-concave problem, by Newton's method from zero."""
         theta = torch.zeros(self.size, dtype=torch.float64)
         for _ in range(NEWTON_STEPS):
-            theta = theta + self.newton(theta, rate)
+            theta = theta + self.newton(theta, how)
         return theta
 
     def sparse_bound(self, mean: Tensor, log_var: Tensor) -> Tensor:
@@ -177,6 +188,26 @@ def masks(units: int, rate: float) -> Masked:
     on = torch.tensor(list(itertools.product([0.0, 1.0], repeat=units)), dtype=torch.float64)
     kept = on.sum(1)
     return Masked(on / (1 - rate), (1 - rate) ** kept * rate ** (units - kept))
+
+
+def _expected(log_lik: Tensor, weight: Tensor, how: Dropping) -> Tensor:
+    """(N,): what the drawn masks say of each datum together, averaged over every way of drawing them.
+
+    It depends on how often each mask is drawn alone: a sum over the multinomial's counts.
+    """
+    if how.alpha == 0 or how.draws == 1 or len(weight) == 1:
+        return weight @ log_lik
+    counts = _counts(len(weight), how.draws)
+    log_chance = torch.lgamma(counts.sum(1) + 1) - torch.lgamma(counts + 1).sum(1) + counts @ weight.log()
+    joined = torch.logsumexp((counts / how.draws).log().unsqueeze(2) + how.alpha * log_lik, 1) / how.alpha
+    return log_chance.exp() @ joined
+
+
+def _counts(kinds: int, draws: int) -> Tensor:
+    """Every way in which so many draws fall among so many kinds, (ways, kinds)."""
+    bars = itertools.combinations(range(draws + kinds - 1), kinds - 1)
+    ways = [np.diff([-1, *bar, draws + kinds - 1]) - 1 for bar in bars]
+    return torch.from_numpy(np.array(ways)).double()
 
 
 def linear(bias: bool, correlation: float = 0.5) -> Problem:

@@ -13,7 +13,7 @@ from dubito.diagnostics import RHAT_LIMIT
 from dubito.methods.base import Method
 from dubito.posteriors.base import Posterior
 from dubito.prediction import Prediction
-from dubito.selfcheck.problems import RATE, Problem, Reference
+from dubito.selfcheck.problems import RATE, Dropping, Problem, Reference
 
 MASK_DRAWS = 20_000
 FACTORISED_DRAWS = 4_000
@@ -131,7 +131,9 @@ def _masks(posterior: Posterior, problem: Problem, reference: Reference) -> Meas
     mean, variance = (part[:, -1].double().cpu() for part in (drawn.mean, drawn.epistemic))
     known, spread = problem.predicted(theta, RATE)
     ratio = variance / spread
-    found = _biased(torch.cat([problem.gap(theta, RATE), (mean - known) / spread.sqrt()]))
+    made = posterior.about["method"]
+    how = Dropping(RATE, made.get("alpha", 0.0), made.get("draws", 1))
+    found = _biased(torch.cat([problem.gap(theta, how), (mean - known) / spread.sqrt()]))
     found = found._replace(ratio_low=float(ratio.min()), ratio_high=float(ratio.max()))
     return _compared(found, lambda: drawn, reference)
 
