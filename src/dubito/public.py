@@ -29,6 +29,8 @@ from dubito.methods.sghmc import SGHMC as SGHMC
 from dubito.methods.sgld import SGLD as SGLD
 from dubito.methods.sparse_vd import SparseVD as SparseVD
 from dubito.methods.variational import Variational as Variational
+from dubito.methods.variational_dropout import GaussianDropout as GaussianDropout
+from dubito.methods.variational_dropout import VariationalDropout as VariationalDropout
 from dubito.net import Net as Net
 from dubito.plan import plan as plan
 from dubito.posteriors.base import Posterior as Posterior

@@ -130,12 +130,15 @@ class Training:
 
     def validate(self, progress: Progress, done: int) -> tuple[Record, bool]:
         """Nats per validation datum, once an epoch; members that improved become the best."""
-        if self.validation is None or (not self._due(done) and done != self.steps):
+        if not self._due(done) and done != self.steps:
             return {}, False
+        noted = self.method.noted(progress.state, self.target)
+        if self.validation is None:
+            return noted, False
         nll = self._validation_nll(progress.state)
         if self._selects and self._due(done):
             self._select(progress, nll)
-        return {"validation": float(nll.mean())}, self.stopped(progress)
+        return {**noted, "validation": float(nll.mean())}, self.stopped(progress)
 
     def stopped(self, progress: Progress) -> bool:
         """Whether every member has been without progress for as long as patience lasts."""

@@ -141,6 +141,10 @@ def test_validation_looks_and_does_not_choose():
     options = {"steps": 40, "callback": records.append}
     watched = fit(validation=(X, Y), **options)
     assert any("validation" in record for record in records)
+    last = records[-1]
+    assert {k: v for k, v in last.items() if k.startswith("sparsity/")} == {
+        f"sparsity/{name}": pytest.approx(share) for name, share in watched.sparsity().items()
+    }
     assert torch.equal(watched.mean, fit(**options).mean)
     with pytest.raises(ValueError, match="leave patience=3 out"):
         fit(validation=(X, Y), patience=3)
@@ -155,7 +159,7 @@ def test_what_is_no_setting_is_refused():
     ]:
         with pytest.raises(ValueError, match=match):
             dubito.SparseVD(**wrong)
-    with pytest.raises(ValueError, match="no matrix or kernel has a prior"):
+    with pytest.raises(ValueError, match="SparseVD acts on matrices and kernels, and none has a prior"):
         fit(prior={"*weight": dubito.Point()})
     assert dubito.SparseVD().depends_on_steps and not dubito.SparseVD(warm_up=WarmUp(9)).depends_on_steps
     assert dubito.SparseVD(warm_up=Rise(0.0, 1.0)).warm_up(5, 10) == 0.5

@@ -22,7 +22,7 @@ from dubito.rng import Rng
 from dubito.target import Batch, Target, point_names
 
 State = TypeVar("State", bound=tuple[Any, ...])
-Answer = Literal["exact", "mean-field", "point", "ensemble", "dropout", "sparse"]
+Answer = Literal["exact", "mean-field", "point", "ensemble", "dropout", "sparse", "multiplicative"]
 
 
 class Tick(NamedTuple):
@@ -121,6 +121,10 @@ class Method(ABC, Generic[State]):
     def keeps(self, step: int, steps: int) -> bool:
         """Whether the state after update `step` (counted from 0) is a sample to keep."""
         return False
+
+    def noted(self, state: State, target: Target) -> dict[str, float]:
+        """What else the history tells, once an epoch."""
+        return {}
 
     @property
     def depends_on_steps(self) -> bool:

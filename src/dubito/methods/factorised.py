@@ -8,7 +8,7 @@ estimators, see `dubito.noisy`.
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,15 +16,17 @@ import torch
 from torch import Tensor
 
 from dubito import running
-from dubito.divergence import Divergence
+from dubito.divergence import Divergence, divergence
 from dubito.inputs import Inputs, n_rows
+from dubito.likelihoods import Likelihood
 from dubito.methods.base import Fate, Info, Method, Tick, Weights, check_count, check_positive
 from dubito.net import Buffers, Net
 from dubito.noisy import Estimator
 from dubito.optim import Optimised, OptimState
 from dubito.posteriors.gaussian import GaussianPosterior
+from dubito.priors import Assigned
 from dubito.rng import Rng
-from dubito.target import Batch, FlatPrior, Target, pooled
+from dubito.target import Batch, FlatPrior, Target, pooled, random_names
 
 
 class FactorisedState(NamedTuple):
@@ -199,3 +201,36 @@ class Factorised(Optimised, Method[FactorisedState]):
         empty = [mean.new_empty(len(mean), self.draws, span.stop - span.start) for span in spans]
         eps = [rng.normal_(out, f"prior {number}") for number, out in enumerate(empty)]
         return Fit(log_lik, by_mean, by_std, eps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Multiplicative(Factorised):
+    """A Gaussian over matrices and kernels, in which noise is a matter of dropout; other parameters are points."""
+
+    def check(self, net: Net, assigned: Mapping[str, Assigned], likelihood: Likelihood) -> None:
+        if not matrices(net, random_names(assigned)):
+            raise ValueError(
+                f"{type(self).__name__} acts on matrices and kernels, and none has a prior; give one a prior"
+            )
+
+    def random(self, target: Target) -> tuple[str, ...]:
+        return matrices(target.net, target.random)
+
+    def prior(self, target: Target) -> FlatPrior:
+        random = self.random(target)
+        return target.prior_of(tuple(n for n in target.layout.names if n not in random))
+
+    def fates(self, net: Net, names: Sequence[str], x: Inputs | None) -> dict[str, Fate]:
+        noisy = super().fates(net, matrices(net, names), x)
+        return {name: noisy.get(name, Fate("point", "optimised", "no matrix or kernel")) for name in names}
+
+    def rest(self, mean: Tensor, std: Tensor, eps: Sequence[Tensor], target: Target) -> Divergence:
+        """What `prior` says of the points."""
+        everything = [slice(0, mean.shape[1])]
+        return divergence(self.prior(target), mean, std, eps, points=everything, temperature=target.temperature)
+
+
+def matrices(net: Net, names: Sequence[str]) -> tuple[str, ...]:
+    """The parameters with at least two axes."""
+    shapes = dict(zip(net.layout.names, net.layout.shapes, strict=True))
+    return tuple(name for name in names if len(shapes.get(name, ())) > 1)

@@ -9,31 +9,28 @@ and kernels are treated so, recurrent ones too; biases and norms are optimised u
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from dubito.divergence import Divergence, divergence, dropout_divergence
-from dubito.inputs import Inputs
-from dubito.likelihoods import Likelihood
-from dubito.methods.base import Fate, Tick, Weights, check_positive
-from dubito.methods.factorised import Factorised, FactorisedState, Fit
-from dubito.net import Buffers, Net
+from dubito.divergence import Divergence, dropout_divergence
+from dubito.methods.base import Tick, Weights, check_positive
+from dubito.methods.factorised import FactorisedState, Fit, Multiplicative
+from dubito.net import Buffers
 from dubito.noisy import log_alpha
 from dubito.posteriors.sparse import SparsePosterior
-from dubito.priors import Assigned
 from dubito.rng import Rng
 from dubito.schedules import Rise, WarmUp, ends_at_one
-from dubito.target import Batch, FlatPrior, Target, random_names
+from dubito.target import Batch, Target
 
 WARM_UP = Rise(0.02, 0.1)  # the paper's epochs 4 to 20 of 200
 
 
 @dataclass(frozen=True, kw_only=True)
-class SparseVD(Factorised):
+class SparseVD(Multiplicative):
     """Weights that learn to be zero, from scratch or from the trained net that the module is."""
 
     init_std: float = 0.007  # log std^2 about -10, so that weights are fitted before they are doubted
@@ -60,22 +57,6 @@ class SparseVD(Factorised):
                 f"SparseVD: threshold is {self.threshold}, which clip={self.clip} never lets a weight pass"
             )
 
-    def check(self, net: Net, assigned: Mapping[str, Assigned], likelihood: Likelihood) -> None:
-        if not _matrices(net, random_names(assigned)):
-            raise ValueError("no matrix or kernel has a prior, so no weight can become sparse; give one a prior")
-
-    def random(self, target: Target) -> tuple[str, ...]:
-        return _matrices(target.net, target.random)
-
-    def prior(self, target: Target) -> FlatPrior:
-        random = self.random(target)
-        return target.prior_of(tuple(n for n in target.layout.names if n not in random))
-
-    def fates(self, net: Net, names: Sequence[str], x: Inputs | None) -> dict[str, Fate]:
-        why = "vectors are no target of sparsity"
-        sparse = super().fates(net, _matrices(net, names), x)
-        return {name: sparse.get(name, Fate("point", "optimised", why)) for name in names}
-
     def start(self, mean: Tensor) -> Tensor:
         return torch.full_like(mean, 2 * math.log(self.init_std))
 
@@ -86,10 +67,8 @@ class SparseVD(Factorised):
         by_std.mul_(self.std(state.mean, state.raw)).div_(2)  # the slope of exp(raw / 2)
 
     def divergence(self, mean: Tensor, std: Tensor, eps: Sequence[Tensor], target: Target) -> Divergence:
-        everything = [slice(0, mean.shape[1])]
-        rest = divergence(self.prior(target), mean, std, eps, points=everything, temperature=target.temperature)
         noise = dropout_divergence(self.kl, mean, std, clip=self.clip, temperature=target.temperature)
-        return rest.plus(noise)
+        return self.rest(mean, std, eps, target).plus(noise)
 
     def share(self, tick: Tick, batches: int) -> float:
         return self.warm_up(int(tick.step), tick.steps)
@@ -105,6 +84,12 @@ class SparseVD(Factorised):
         kept = log_alpha(state.mean, self.std(state.mean, state.raw)) <= self.threshold
         return Weights(state.mean * kept, state.buffers)
 
+    def noted(self, state: FactorisedState, target: Target) -> dict[str, float]:
+        """The share of zeros in each matrix, as `sparsity/NAME`."""
+        ratio = target.layout.split(log_alpha(state.mean, self.std(state.mean, state.raw)))
+        gone = {name: (ratio[name] > self.threshold).float().mean() for name in self.random(target)}
+        return {f"sparsity/{name}": float(share) for name, share in gone.items()}
+
     def posterior(self, state: FactorisedState, target: Target) -> SparsePosterior:
         made = super().posterior(state, target)
         parts = {field.name: getattr(made, field.name) for field in fields(made)}
@@ -113,9 +98,3 @@ class SparseVD(Factorised):
     @property
     def depends_on_steps(self) -> bool:
         return super().depends_on_steps or self.warm_up.depends_on_steps
-
-
-def _matrices(net: Net, names: Sequence[str]) -> tuple[str, ...]:
-    """The parameters with at least two axes."""
-    shapes = dict(zip(net.layout.names, net.layout.shapes, strict=True))
-    return tuple(name for name in names if len(shapes.get(name, ())) > 1)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from safetensors import SafetensorError
@@ -88,6 +88,12 @@ class GaussianPosterior(Posterior):
         means, stds = (self.net.layout.split(t[0, : self.net.layout.size]) for t in (self.mean, self.std))
         prior: dict[str, Assigned] = {n: _prior(n, means[n], stds[n]) for n in means}
         return prior | dict.fromkeys(self.net.fixed, Fixed())
+
+    def member(self, index: int) -> Self:
+        """One Gaussian of a mixture, by itself."""
+        buffers = {n: b[index : index + 1] for n, b in self.buffers.items()}
+        one = slice(index, index + 1)
+        return replace(self, mean=self.mean[one], std=self.std[one], buffers=buffers)
 
     @property
     def random(self) -> Tensor:

@@ -72,7 +72,7 @@ def _descent(cls: type[Method[Any]], names: set[str], n: int, batch: int, refere
         "schedule": "cosine",
         "rate": RATE,
         "cycles": CYCLES,
-        "draws": FEW if "rate" in names else DRAWS,
+        "draws": FEW if "alpha" in names and "rate" in names else DRAWS,
         "init_std": reference.high**-0.5,
         "masked": False,  # the bound has no closed form where weights come and go
     }

@@ -123,42 +123,55 @@ class Problem:
             theta = theta + self.newton(theta, how)
         return theta
 
-    def sparse_bound(self, mean: Tensor, log_var: Tensor) -> Tensor:
-        """Minus the bound of a linear model under the log-uniform prior over its slopes, (d,) of them random.
+    def expected_fit(self, mean: Tensor, variance: Tensor) -> Tensor:
+        """E log p(y) of a linear model whose slopes have these means and variances, (d,) of them random.
 
-        Outputs are normal, N(x mean, x^2 var), so that the fit is closed for real y and one integral for labels.
+        Outputs are normal, N(x mean, x^2 variance): closed for real y, and one integral for labels.
         """
-        d = self.units
-        centre, variance = self.formula(mean, self.x.double(), torch.ones(d)), self.x.double().square() @ log_var.exp()
-        y = self.y.double()
-        if self.noise is None:
-            nodes, weight = (torch.from_numpy(part) for part in np.polynomial.hermite_e.hermegauss(HERMITE))
-            logits = centre + variance.sqrt() * nodes.unsqueeze(1)
-            log_lik = weight @ F.logsigmoid((2 * y - 1) * logits) / weight.sum()
-        else:
-            log_lik = -0.5 * ((y - centre).square() + variance) / self.noise**2
-        ratio = log_var - mean[:d].square().log()
-        divergence = 0.63576 * torch.sigmoid(-1.87320 - 1.48695 * ratio) + 0.5 * F.softplus(-ratio)
-        return divergence.sum() - log_lik.sum() + 0.5 * (mean[d:] / self.prior.std).square().sum()
+        centre = self.formula(mean, self.x.double(), torch.ones(self.units))
+        spread, y = self.x.double().square() @ variance, self.y.double()
+        if self.noise is not None:
+            return -0.5 * ((y - centre).square() + spread).sum() / self.noise**2
+        nodes, weight = (torch.from_numpy(part) for part in np.polynomial.hermite_e.hermegauss(HERMITE))
+        logits = centre + spread.sqrt() * nodes.unsqueeze(1)
+        return (weight @ F.logsigmoid((2 * y - 1) * logits)).sum() / weight.sum()
+
+    def sparse_bound(self, mean: Tensor, log_var: Tensor) -> Tensor:
+        """Minus the bound under the log-uniform prior over the slopes of a linear model."""
+        slopes, others = mean[: self.units], mean[self.units :]
+        kl = dropout_kl(log_var - slopes.square().log()).sum()
+        return kl - self.expected_fit(mean, log_var.exp()) + 0.5 * (others / self.prior.std).square().sum()
+
+    def dropout_bound(self, mean: Tensor, log_alpha: Tensor) -> Tensor:
+        """The same with one alpha, a scalar, for all slopes."""
+        return self.sparse_bound(mean, log_alpha + mean[: self.units].square().log())
+
+    def noisy_bound(self, mean: Tensor, alpha: float) -> Tensor:
+        """Minus the expected log joint of means under their normal prior, alpha given."""
+        variance = alpha * mean[: self.units].square()
+        return 0.5 * (mean / self.prior.std).square().sum() - self.expected_fit(mean, variance)
 
     def sparse_optimum(self, mean: Tensor, std: Tensor, threshold: float) -> "Spread":
         """The optimum of `sparse_bound` nearest to a start; slopes whose log alpha ends above the threshold are 0."""
         d = self.units
-        log_var = 2 * std[:d].log()
-        leaves = [mean.clone().requires_grad_(), log_var.clone().requires_grad_()]
-        optimiser = torch.optim.LBFGS(leaves, max_iter=500, line_search_fn="strong_wolfe")
-
-        def closure() -> float:
-            optimiser.zero_grad()
-            loss = self.sparse_bound(*leaves)
-            loss.backward()
-            return float(loss.detach())
-
-        optimiser.step(closure)
-        centre, spread = leaves[0].detach(), torch.zeros_like(mean)
-        gone = leaves[1].detach() - centre[:d].square().log() > threshold
+        centre, log_var = descended(self.sparse_bound, mean, 2 * std[:d].log())
+        gone = log_var - centre[:d].square().log() > threshold
+        spread = torch.zeros_like(mean)
+        spread[:d] = (log_var / 2).exp().masked_fill(gone, 0.0)
         centre[:d] = centre[:d].masked_fill(gone, 0.0)
-        spread[:d] = (leaves[1].detach() / 2).exp().masked_fill(gone, 0.0)
+        return Spread(centre, spread)
+
+    def dropout_optimum(self, mean: Tensor, std: Tensor, learned: bool) -> "Spread":
+        """The optimum of `dropout_bound`, or of `noisy_bound` at the alpha given, nearest to a start."""
+        d = self.units
+        ratio = 2 * (std[:d] / mean[:d].abs()).log().mean()
+        if learned:
+            centre, ratio = descended(self.dropout_bound, mean, ratio)
+        else:
+            alpha = float(ratio.exp())
+            (centre,) = descended(lambda theta: self.noisy_bound(theta, alpha), mean)
+        spread = torch.zeros_like(mean)
+        spread[:d] = centre[:d].abs() * (ratio / 2).exp()
         return Spread(centre, spread)
 
 
@@ -179,6 +192,26 @@ class Reference(NamedTuple):
     mean_field: Tensor | None = None  # the variances of the best factorised Gaussian
     probs: Tensor | None = None  # (grid, 2)
     doubt: str = ""  # why it is not to be trusted
+
+
+def dropout_kl(log_alpha: Tensor) -> Tensor:
+    """KL from the log-uniform prior, as Molchanov et al. (2017) approximate it."""
+    return 0.63576 * torch.sigmoid(-1.87320 - 1.48695 * log_alpha) + 0.5 * F.softplus(-log_alpha)
+
+
+def descended(bound: Callable[..., Tensor], *start: Tensor) -> list[Tensor]:
+    """The minimum of a smooth function nearest to a start."""
+    leaves = [part.clone().requires_grad_() for part in start]
+    optimiser = torch.optim.LBFGS(leaves, max_iter=500, line_search_fn="strong_wolfe")
+
+    def closure() -> float:
+        optimiser.zero_grad()
+        loss = bound(*leaves)
+        loss.backward()
+        return float(loss.detach())
+
+    optimiser.step(closure)
+    return [leaf.detach() for leaf in leaves]
 
 
 def masks(units: int, rate: float) -> Masked:

@@ -13,7 +13,7 @@ from dubito.diagnostics import RHAT_LIMIT
 from dubito.methods.base import Method
 from dubito.posteriors.base import Posterior
 from dubito.prediction import Prediction
-from dubito.selfcheck.problems import RATE, Dropping, Problem, Reference
+from dubito.selfcheck.problems import RATE, Dropping, Problem, Reference, Spread
 
 MASK_DRAWS = 20_000
 FACTORISED_DRAWS = 4_000
@@ -38,6 +38,7 @@ TOLERANCES = {
     "ensemble": Tolerance(),
     "dropout": Tolerance(ratio=(0.85, 1.15)),
     "sparse": Tolerance(ratio=(0.85, 1.15)),
+    "multiplicative": Tolerance(ratio=(0.85, 1.15)),
 }
 MEANINGS = {
     "exact": "moments and predictions of the posterior",
@@ -46,6 +47,7 @@ MEANINGS = {
     "ensemble": "every member on a mode",
     "dropout": "on the mode of the likelihood averaged over all masks; mean and variance over masks",
     "sparse": "on an optimum of the bound under the log-uniform prior: its zeros, and means and variances of the rest",
+    "multiplicative": "on an optimum of the bound whose variances are alpha times squared means",
 }
 
 
@@ -143,14 +145,28 @@ def _sparse(posterior: Any, problem: Problem, reference: Reference) -> Measured:
     found = Measured()
     if problem.identified:
         mean, std = (part.double().cpu() for part in (posterior.mean[0], posterior.std[0]))
-        known = problem.sparse_optimum(mean, std, posterior.threshold)
-        at, spread = (part.double().cpu() for part in posterior.moments())
-        same_zeros = bool(((spread > 0) == (known.std > 0)).all())
-        ratio = (spread / known.std).square()[known.std > 0]
-        scale = torch.where(known.std > 0, known.std, reference.high**-0.5)
-        bias = (at - known.mean) / scale if same_zeros else torch.full_like(at, torch.inf)
-        found = _biased(bias)._replace(ratio_low=float(ratio.min()), ratio_high=float(ratio.max()))
+        found = _optimal(posterior, problem.sparse_optimum(mean, std, posterior.threshold), reference)
     return _compared(found, lambda: posterior.predict(problem.grid, draws=FACTORISED_DRAWS), reference)
+
+
+def _multiplied(posterior: Any, problem: Problem, reference: Reference) -> Measured:
+    """Means and variances against those of the exact bound's optimum beside them, and predictions."""
+    found = Measured()
+    if problem.identified:
+        mean, std = (part.double().cpu() for part in (posterior.mean[0], posterior.std[0]))
+        learned = "per" in posterior.about["method"]
+        found = _optimal(posterior, problem.dropout_optimum(mean, std, learned), reference)
+    return _compared(found, lambda: posterior.predict(problem.grid, draws=FACTORISED_DRAWS), reference)
+
+
+def _optimal(posterior: Any, known: Spread, reference: Reference) -> Measured:
+    """Means and variances, where the same weights are random."""
+    at, spread = (part.double().cpu() for part in posterior.moments())
+    same = bool(((spread > 0) == (known.std > 0)).all())
+    ratio = (spread / known.std).square()[known.std > 0]
+    scale = torch.as_tensor(reference.variance).sqrt()
+    found = _biased((at - known.mean) / scale if same else torch.full_like(at, torch.inf))
+    return found._replace(ratio_low=float(ratio.min()), ratio_high=float(ratio.max()))
 
 
 def _moments(posterior: Any, mean: Tensor | None, variance: Tensor | None) -> Measured:
@@ -190,4 +206,5 @@ MEASURES: dict[str, Callable[[Any, Problem, Reference], Measured]] = {
     "ensemble": _modes,
     "dropout": _masks,
     "sparse": _sparse,
+    "multiplicative": _multiplied,
 }
