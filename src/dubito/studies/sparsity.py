@@ -18,6 +18,7 @@ from dubito.compress.scores import Scored
 from dubito.config import to_dict
 from dubito.data import Split
 from dubito.posteriors.base import Posterior
+from dubito.posteriors.dropout import DropoutPosterior
 from dubito.posteriors.gaussian import GaussianPosterior
 from dubito.posteriors.samples import SamplesPosterior
 from dubito.posteriors.sparse import SparsePosterior
@@ -73,13 +74,13 @@ class Recipe:
 def fitted(recipe: Recipe, data: Images, settings: Settings, sparse: bool, records: list[Any]) -> Posterior:
     """All seeds side by side."""
     return dubito.fit(
-        _built(recipe, settings.seed),
+        seeded(recipe.net, settings.seed),
         data.train,
         recipe.sparse if sparse else recipe.plain,
         epochs=recipe.epochs if sparse else recipe.plain_epochs,
         batch_size=recipe.batch_size,
         members=recipe.seeds,
-        init=lambda seed: _built(recipe, seed),
+        init=lambda seed: seeded(recipe.net, seed),
         prior={"*bias": dubito.Point(), "*": dubito.FanIn()} if sparse else None,
         seed=settings.seed,
         device=settings.device,
@@ -88,9 +89,10 @@ def fitted(recipe: Recipe, data: Images, settings: Settings, sparse: bool, recor
     )
 
 
-def _built(recipe: Recipe, seed: int) -> nn.Module:
+def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """A network whose first weights depend on the seed alone."""
     with isolated(seed, "study"):
-        return recipe.net()
+        return build()
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ def outcomes(posterior: Posterior, data: Images, plain: bool) -> list[Outcome]:
     """Every seed: uncut for a plain fit, or at log alpha's own threshold; and at the cut that validation chose."""
     found = []
     for index in range(len(posterior)):
-        one = compress.scored(_member(posterior, index), "magnitude" if plain else None)
+        one = compress.scored(member(posterior, index), "magnitude" if plain else None)
         at = torch.finfo(torch.float32).tiny if plain else float(one.cut or 0.0)
         pick = choose(points(one, posterior.likelihood, data.validation, SHARES))
         first = "dense" if plain else "Sparse VD, log alpha < 3"
@@ -135,10 +137,15 @@ def outcomes(posterior: Posterior, data: Images, plain: bool) -> list[Outcome]:
     return found
 
 
-def _member(posterior: Posterior, index: int) -> Posterior:
-    if not isinstance(posterior, SamplesPosterior):
-        return posterior.member(index) if isinstance(posterior, GaussianPosterior) else posterior
+def member(posterior: Posterior, index: int) -> Posterior:
+    """One seed of several by itself; a plain network is a Gaussian without width."""
+    if isinstance(posterior, GaussianPosterior):
+        return posterior.member(index)
+    if not isinstance(posterior, SamplesPosterior | DropoutPosterior):
+        raise ValueError(f"{type(posterior).__name__} has no members to take apart")
     theta, buffers = posterior.samples.get([index])
+    if isinstance(posterior, DropoutPosterior):
+        return DropoutPosterior.of(posterior.net, posterior.likelihood, theta, buffers)
     return GaussianPosterior(posterior.net, posterior.likelihood, theta, torch.zeros_like(theta), buffers)
 
 
