@@ -10,6 +10,7 @@ from dubito import studies
 from dubito.studies import alpha_uci, sparsity
 from dubito.studies.base import Settings
 from dubito.studies.sparsevd_random_labels import shuffled
+from dubito.studies.sparsevd_recurrent import sequences
 
 QUICK = Settings(quick=True, device="cpu", progress=False)
 
@@ -67,3 +68,19 @@ def test_alpha_mnist(tmp_path):
     labels = [row[0] for row in result.numbers["costs"]]
     assert labels[0] == "MC dropout" and "Gaussian, alpha 1, K = 3" in labels
     assert all(math.isfinite(row[3]) for row in result.numbers["rows"])
+
+
+def test_recurrent(tmp_path):
+    result = quick("sparsevd-recurrent", tmp_path)
+    assert [row[0] for row in result.numbers["rows"]] == ["dense", "Sparse VD"]
+    labels = [series["label"] for series in result.figures[0].panels[0].data["series"]]
+    assert labels == ["cell.weight_ih_l0", "cell.weight_hh_l0", "head.weight"]
+    x, y = sequences(50, seed=3)
+    assert bool((x[:, :, 1].sum(1) == 2).all()) and torch.equal(y, ((x[:, :, 0] * x[:, :, 1]).sum(1) > 1).long())
+
+
+def test_vgg(tmp_path):
+    result = quick("sparsevd-vgg", tmp_path)
+    assert [row[1] for row in result.numbers["rows"]] == [
+        "dense", "Sparse VD, log alpha < 3", "Sparse VD, cut on validation",
+    ]  # fmt: skip

@@ -22,7 +22,7 @@ from dubito.net import Buffers
 from dubito.rng import Rng
 from dubito.target import Batch, FlatPrior, Target
 
-CLIP = 8.0  # |log alpha| beyond which the KL has no slope
+CLIP = 8.0  # log alpha above which the KL has no slope
 
 
 @dataclass(frozen=True, kw_only=True)

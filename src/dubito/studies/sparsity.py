@@ -22,12 +22,14 @@ from dubito.posteriors.dropout import DropoutPosterior
 from dubito.posteriors.gaussian import GaussianPosterior
 from dubito.posteriors.samples import SamplesPosterior
 from dubito.posteriors.sparse import SparsePosterior
+from dubito.priors import PriorLike
 from dubito.results import Cell, Figure, Table
 from dubito.rng import generator, isolated
 from dubito.studies.base import Settings, gather
 
 SHARES = (0.0, 0.5, 0.75, 0.9, 0.95, 0.97, 0.98, 0.9825, 0.985, 0.9875, 0.99, 0.9925, 0.995, 0.996, 0.997, 0.998)
 VALIDATION = 5000
+PRIOR: dict[str, PriorLike] = {"*bias": dubito.Point(), "*": dubito.FanIn()}  # biases have none, as in the paper
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +83,7 @@ def fitted(recipe: Recipe, data: Images, settings: Settings, sparse: bool, recor
         batch_size=recipe.batch_size,
         members=recipe.seeds,
         init=lambda seed: seeded(recipe.net, seed),
-        prior={"*bias": dubito.Point(), "*": dubito.FanIn()} if sparse else None,
+        prior=PRIOR if sparse else None,
         seed=settings.seed,
         device=settings.device,
         progress=settings.progress,
