@@ -14,7 +14,6 @@ from dubito.likelihoods import Poisson as Poisson
 from dubito.loop import Diverged as Diverged
 from dubito.loop import Interrupted as Interrupted
 from dubito.methods.base import Method as Method
-from dubito.methods.base import Tick as Tick
 from dubito.methods.hmc import HMC as HMC
 from dubito.methods.map import MAP as MAP
 from dubito.methods.mc_dropout import MCDropout as MCDropout
@@ -43,3 +42,4 @@ from dubito.priors import Prior as Prior
 from dubito.priors import ScaleMixture as ScaleMixture
 from dubito.priors import StudentT as StudentT
 from dubito.target import Target as Target
+from dubito.tick import Tick as Tick

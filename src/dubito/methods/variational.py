@@ -20,7 +20,7 @@ from dubito import running
 from dubito.divergence import Group, divergence, squared_scales
 from dubito.inputs import Inputs, n_rows
 from dubito.likelihoods import Likelihood
-from dubito.methods.base import Fate, Info, Method, Tick, Weights, check_count, check_positive
+from dubito.methods.base import Fate, Info, Method, Weights, check_count, check_positive
 from dubito.net import Buffers, Net
 from dubito.noisy import Estimator
 from dubito.optim import Optimised, OptimState
@@ -29,6 +29,7 @@ from dubito.priors import Assigned, Normal, Normals
 from dubito.rng import Rng
 from dubito.schedules import Constant, WarmUp, halving
 from dubito.target import Batch, Target, random_names
+from dubito.tick import Tick
 
 
 class VariationalState(NamedTuple):
@@ -124,13 +125,12 @@ class Variational(Optimised, Method[VariationalState]):
             groups=self._groups(target),
             temperature=target.temperature,
         )
-        share = self._share(int(tick.step), tick.steps, target.n_data // n_rows(batch.x)) / target.n_data
-        grad = torch.empty_like(state.q)
-        by_mean, by_rho = grad.chunk(2, dim=1)
-        torch.mul(kl.by_mean, share, out=by_mean).sub_(fit.by_mean, alpha=1 / target.temperature)
-        torch.mul(kl.by_std, share, out=by_rho).sub_(fit.by_std, alpha=1 / target.temperature)
-        by_rho.mul_(state.rho.sigmoid())  # the slope of softplus
-        self.descend_(state.q, grad, state.optim, int(tick.step), tick.steps)
+        batches = max(1, target.n_data // n_rows(batch.x))
+        share = tick.number(lambda step, steps: self._share(step, steps, batches) / target.n_data)
+        by_mean = kl.by_mean.mul_(share).sub_(fit.by_mean, alpha=1 / target.temperature)
+        by_std = kl.by_std.mul_(share).sub_(fit.by_std, alpha=1 / target.temperature)
+        by_rho = by_std.mul_(state.rho.sigmoid())  # the slope of softplus
+        self.descend_(state.q, torch.cat([by_mean, by_rho], dim=1), state.optim, tick)
         return state, Info(-fit.log_lik, kl.kl / target.n_data)
 
     def weights(self, state: VariationalState) -> Weights:
@@ -175,7 +175,7 @@ class Variational(Optimised, Method[VariationalState]):
         """w: what the KL of this step is multiplied by."""
         if isinstance(self.kl, WarmUp):
             return self.kl(step, steps)
-        return halving(step, max(1, batches)) if self.kl == "blundell" else 1.0
+        return halving(step, batches) if self.kl == "blundell" else 1.0
 
     def _groups(self, target: Target) -> list[Group]:
         """The stretches whose prior scales are learned together."""
