@@ -54,6 +54,8 @@ class Training:
     ) -> None:
         if patience is not None and (validation is None or patience < 1):
             raise ValueError("patience counts checks on validation data: give validation= and a patience of at least 1")
+        if patience is not None and not method.selects:
+            raise ValueError(f"{type(method).__name__} ends where its schedule ends; leave patience={patience} out")
         self.method, self.target, self.feed, self.steps, self.settings = method, target, feed, steps, settings
         self.patience, self.validation = patience, validation
         self.keeps_samples = any(method.keeps(s, steps) for s in range(steps))
@@ -151,12 +153,15 @@ class Training:
 
     def validate(self, progress: Progress, done: int) -> tuple[Record, bool]:
         """Nats per validation datum, once an epoch; members that improved become the best."""
-        if self.validation is None or (not self._due(done) and done != self.steps):
+        if not self._due(done) and done != self.steps:
             return {}, False
+        noted = self.method.noted(progress.state, self.target)
+        if self.validation is None:
+            return noted, False
         nll = self._validation_nll(progress.state)
         if self._selects and self._due(done):
             self._select(progress, nll)
-        return {"validation": float(nll.mean())}, self.stopped(progress)
+        return {**noted, "validation": float(nll.mean())}, self.stopped(progress)
 
     def stopped(self, progress: Progress) -> bool:
         """Whether every member has been without progress for as long as patience lasts."""
@@ -207,7 +212,7 @@ class Training:
     @property
     def _selects(self) -> bool:
         """Whether validation data choose among states: for methods that optimise, not for those that sample."""
-        return self.validation is not None and not self.keeps_samples
+        return self.validation is not None and self.method.selects and not self.keeps_samples
 
     def _due(self, done: int) -> bool:
         """Whether validation is due, which must not depend on the number of steps: a run may be extended."""

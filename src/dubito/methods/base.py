@@ -21,7 +21,7 @@ from dubito.target import Batch, Target, point_names
 from dubito.tick import Tick
 
 State = TypeVar("State", bound=tuple[Any, ...])
-Answer = Literal["exact", "mean-field", "point", "ensemble", "dropout"]
+Answer = Literal["exact", "mean-field", "point", "ensemble", "dropout", "sparse", "multiplicative"]
 
 
 class Info(NamedTuple):
@@ -66,6 +66,7 @@ class Method(ABC, Generic[State]):
     live_norm: ClassVar[bool] = False  # whether BatchNorm statistics move while it trains
     full_batch: ClassVar[bool] = False
     drops: ClassVar[bool] = False  # whether the network's own dropout is on while it trains
+    selects: ClassVar[bool] = True  # whether validation data may choose an earlier state than the last
 
     @property
     def needs_index(self) -> bool:
@@ -106,6 +107,10 @@ class Method(ABC, Generic[State]):
     def keeps(self, step: int, steps: int) -> bool:
         """Whether the state after update `step` (counted from 0) is a sample to keep."""
         return False
+
+    def noted(self, state: State, target: Target) -> dict[str, float]:
+        """What else the history tells, once an epoch."""
+        return {}
 
     @property
     def depends_on_steps(self) -> bool:
