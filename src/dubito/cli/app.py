@@ -202,6 +202,32 @@ def evaluate(
 
 
 @app.command()
+def ood(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of runs of dubito fit, to compare.")],
+    data: Source,
+    outside: Annotated[list[str], typer.Option(help="What the runs were not trained for; may be repeated.")],
+    scale: Annotated[
+        list[float] | None, typer.Option(help="Multiply outside inputs; may be repeated [default: 1, as they are].")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Rows of each set, chosen by the seed.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the result, its figures and a page.")] = Path("ood"),
+    draws: Draws = 100,
+    seed: Seed = 0,
+    device: Device = "auto",
+    quiet: NoBar = False,
+) -> None:
+    """Tell strange inputs and wrong answers by a run's doubt."""
+    from dubito.cli import detecting
+    from dubito.report import print_result
+    from dubito.tasks import OOD
+
+    task = OOD(draws=draws, seed=seed, scales=tuple(scale or (1.0,)), progress=not quiet)
+    found = detecting.detect(folders, data, outside, limit, device, task)
+    print_result(found)
+    print("\nWritten:", *detecting.write(found, out), sep="\n  ")
+
+
+@app.command()
 def report(
     paths: Annotated[list[Path], typer.Argument(help="Runs, results (.json) or folders of results.")],
     out: Annotated[Path, typer.Option(help="The page.")] = Path("report.html"),

@@ -1,0 +1,6 @@
+"""What doubt is for: tasks that take any posterior, or several side by side, and return a `Result`."""
+
+from dubito.tasks.base import SCORES, Data, Loop, Refit, Score, Task, doubt
+from dubito.tasks.ood import OOD
+
+__all__ = ["OOD", "SCORES", "Data", "Loop", "Refit", "Score", "Task", "doubt"]
