@@ -2,5 +2,6 @@
 
 from dubito.tasks.base import SCORES, Data, Loop, Refit, Score, Task, doubt
 from dubito.tasks.ood import OOD
+from dubito.tasks.selective import Selective
 
-__all__ = ["OOD", "SCORES", "Data", "Loop", "Refit", "Score", "Task", "doubt"]
+__all__ = ["OOD", "SCORES", "Data", "Loop", "Refit", "Score", "Selective", "Task", "doubt"]
