@@ -1,7 +1,24 @@
 """What doubt is for: tasks that take any posterior, or several side by side, and return a `Result`."""
 
+from dubito.tasks.attack import FGSM, PGD, Attack, Robustness, TargetedFGSM, Trajectory
 from dubito.tasks.base import SCORES, Data, Loop, Refit, Score, Task, doubt
 from dubito.tasks.ood import OOD
 from dubito.tasks.selective import Selective
 
-__all__ = ["OOD", "SCORES", "Data", "Loop", "Refit", "Score", "Selective", "Task", "doubt"]
+__all__ = [
+    "FGSM",
+    "OOD",
+    "PGD",
+    "SCORES",
+    "Attack",
+    "Data",
+    "Loop",
+    "Refit",
+    "Robustness",
+    "Score",
+    "Selective",
+    "TargetedFGSM",
+    "Task",
+    "Trajectory",
+    "doubt",
+]

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dubito.config import suggestion
+from dubito.detection import Ranked, intervals, measured
 from dubito.inputs import n_rows, rows, tensors
 from dubito.posteriors.base import Posterior
 from dubito.prediction import Prediction, Undefined
@@ -128,6 +129,30 @@ def doubts(prediction: Prediction, scores: Iterable[str]) -> Doubts:
         except Undefined as error:
             why_not[score] = str(error)
     return Doubts(found, why_not)
+
+
+class Measured(NamedTuple):
+    """A measure of detection and its bootstrap interval, which is absent where none was asked for."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+Cells: TypeAlias = dict[str, dict[str, Measured]]
+"""{score: {measure: value}}"""
+
+
+def detected(
+    inside: Mapping[str, Tensor], outside: Mapping[str, Tensor], rounds: int, level: float, seed: int
+) -> Cells:
+    """How well each score tells the two sides apart, by every measure; intervals from so many bootstrap samples."""
+    ranked = {score: Ranked(values, outside[score]) for score, values in inside.items()}
+    ends = intervals(ranked, rounds, level, seed) if rounds else {}
+    return {
+        score: {m: Measured(value, *ends[score][m] if ends else ()) for m, value in measured(one).items()}
+        for score, one in ranked.items()
+    }
 
 
 def wrong(prediction: Prediction, y: Tensor) -> Tensor:

@@ -16,18 +16,21 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from dubito import metrics, plots
-from dubito.detection import MEASURES, ROUNDS, Ranked, intervals, measured
+from dubito.detection import MEASURES, ROUNDS
 from dubito.prediction import Prediction
 from dubito.results import Cell, Figure, Result, Table, environment
 from dubito.tasks.base import (
     NAMES,
     SCORES,
+    Cells,
     Data,
     Doubts,
     Labelled,
+    Measured,
     Posteriors,
     check_posteriors,
     check_scores,
+    detected,
     doubts,
     labelled,
     named,
@@ -39,18 +42,6 @@ from dubito.tasks.base import (
 INSIDE = "inside"
 _BINS = 40
 _TITLES = {"auroc": "AUROC", "aupr_out": "AUPR out", "aupr_in": "AUPR in", "fpr95": "FPR95"}
-
-
-class Measured(NamedTuple):
-    """A detection measure and its bootstrap interval, which is absent where none was asked for."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-
-
-Cells = dict[str, dict[str, Measured]]
-"""{score: {measure: value}}"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +106,7 @@ class OOD:
         if not near.scores:
             raise ValueError(f"no score exists for {posterior!r}: {next(iter(near.why_not.values()))}")
         far = {name: doubts(self._predict(posterior, one), near.scores) for name, one in outside.items()}
-        cells = {name: self.detect(near, one) for name, one in far.items()}
+        cells = {name: self._detected(near.scores, one.scores) for name, one in far.items()}
         if inside.y is None:
             return Look(near, far, cells, {}, None)
         mistaken = wrong(prediction, inside.y)
@@ -128,23 +119,15 @@ class OOD:
         )
         return found
 
-    def detect(self, inside: Doubts, outside: Doubts) -> Cells:
-        """Every measure of every score, with its interval."""
-        ranked = {s: Ranked(inside.scores[s], outside.scores[s]) for s in inside.scores}
-        return self._measured(ranked)
-
-    def _measured(self, ranked: Mapping[str, Ranked]) -> Cells:
-        ends = intervals(ranked, self.bootstrap, self.level, self.seed) if self.bootstrap else {}
-        return {
-            score: {m: Measured(value, *ends[score][m] if ends else ()) for m, value in measured(one).items()}
-            for score, one in ranked.items()
-        }
+    def _detected(self, inside: Mapping[str, Tensor], outside: Mapping[str, Tensor]) -> Cells:
+        return detected(inside, outside, self.bootstrap, self.level, self.seed)
 
     def _mistakes(self, inside: Doubts, mistaken: Tensor) -> Cells:
         """The same scores as detectors of wrong answers; nothing where all answers are right, or all wrong."""
         if bool(mistaken.all()) or not bool(mistaken.any()):
             return {}
-        return self._measured({s: Ranked(v[~mistaken], v[mistaken]) for s, v in inside.scores.items()})
+        right, wrong = ({s: v[at] for s, v in inside.scores.items()} for at in (~mistaken, mistaken))
+        return self._detected(right, wrong)
 
     # -- out ---------------------------------------------------------------------------------------------------
 
