@@ -1,5 +1,6 @@
 """What doubt is for: tasks that take any posterior, or several side by side, and return a `Result`."""
 
+from dubito.tasks.active import Active, Known, Oracle, Person, Waiting
 from dubito.tasks.attack import FGSM, PGD, Attack, Robustness, TargetedFGSM, Trajectory
 from dubito.tasks.base import SCORES, Data, Loop, Refit, Score, Task, doubt
 from dubito.tasks.ood import OOD
@@ -10,9 +11,13 @@ __all__ = [
     "OOD",
     "PGD",
     "SCORES",
+    "Active",
     "Attack",
     "Data",
+    "Known",
     "Loop",
+    "Oracle",
+    "Person",
     "Refit",
     "Robustness",
     "Score",
@@ -20,5 +25,6 @@ __all__ = [
     "TargetedFGSM",
     "Task",
     "Trajectory",
+    "Waiting",
     "doubt",
 ]
