@@ -56,3 +56,19 @@ def test_wunn_attack(quick):
     masking = result.numbers["masking"]
     assert masking["FGSM, one draw"][wunn.MLP] == masking[f"FGSM, one draw, made on the {wunn.MLP}"][wunn.MLP]
     assert len(masking) == 8 and "about 50 % in the report" in result.summary
+
+
+def test_apd_adversarial(quick):
+    result = quick("apd-adversarial")
+    assert [table.title.split(":")[0] for table in result.tables] == ["FGSM", "PGD"]
+    rows = {row[:2]: row[2:] for row in result.tables[0].rows}
+    assert len(rows) == 9 and rows["SGLD", "SGLD"][0] == 83.76 and rows["SGLD", "SGLD"][1] is not None
+    assert rows["APD", "SGLD"][1:] == (None,) * 4
+    assert result.numbers["PGD"]["transfer"]["SGLD"].keys() == {"MC dropout", "SGLD"}
+
+
+def test_alpha_attacks(quick):
+    result = quick("alpha-attacks")
+    assert set(result.numbers["targeted"]) == {"plain MLP", "alpha = 0 (MC dropout)"}
+    assert [row[0] for row in result.tables[0].rows] == ["0", "0.2"]
+    assert "mean entropy" in result.summary

@@ -10,13 +10,14 @@ stated, so inputs are shown as they are and times 5. Omniglot alone is left in 0
 with the factor wraps around: shown too.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import dubito
 from dubito import metrics
@@ -53,11 +54,13 @@ _ACCURACY = {"MC dropout": 0.983, "SGLD": 0.980, "APD": 0.981}
 Numbers = Mapping[str, Any]
 
 
-def plans(settings: Settings, n: int) -> dict[str, Plan]:
-    """A row for each method; a distilled posterior is added in `posteriors`."""
-    steps, burn_in, thin = (60, 20, 4) if settings.quick else (200_000, 500, 1000)
+def plans(
+    settings: Settings, n: int, factory: Callable[[float], nn.Module] = fcnn2, samples: int = 200
+) -> dict[str, Plan]:
+    """A row for each method, the chain thinned to so many samples; what is distilled is added in `posteriors`."""
+    steps, burn_in, thin = (60, 20, 4) if settings.quick else (200_000, 500, 200_000 // samples)
     descent: dict[str, Any] = {"learning_rate": RATE, "optimiser": "sgd", "momentum": 0.0}
-    plain, dropped = built(fcnn2, settings), built(lambda: fcnn2(dropout=0.5), settings)
+    plain, dropped = (built(partial(factory, rate), settings) for rate in (0.0, 0.5))
     return {
         "SGD": Plan(dubito.MAP(**descent), plain, steps, batch_size=BATCH),
         "MC dropout": Plan(dubito.MCDropout(**descent), dropped, steps, batch_size=BATCH),
