@@ -5,6 +5,7 @@ from dubito import data as data
 from dubito import metrics as metrics
 from dubito import nn as nn
 from dubito import schedules as schedules
+from dubito import tasks as tasks
 from dubito.compress.sparse import load_network as load_network
 from dubito.fit import fit as fit
 from dubito.likelihoods import Bernoulli as Bernoulli
