@@ -4,7 +4,7 @@ import argparse
 import importlib
 from pathlib import Path
 
-NAMES = ("sgld_steps", "predict_draws", "ensemble_side_by_side", "stored_chain", "estimator_gap")
+NAMES = ("sgld_steps", "predict_draws", "ensemble_side_by_side", "stored_chain", "estimator_gap", "ood_evaluation")
 
 
 def main() -> int:

@@ -164,8 +164,8 @@ class Free(dubito.MAP):
 class Wild(dubito.SGLD):
     """Steps without bound."""
 
-    def epsilon(self, tick, target):
-        return 1e6
+    def sizes(self, tick, target):
+        return 5e5, 1e3
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_dropout_off_in_training_does_not_pass():
     class Dry(dubito.MCDropout):
         def step(self, state, batch, target, tick):
             parts, grad = target.value_and_grad(state.theta, batch)
-            self.descend_(state.theta, grad.div_(-target.n_data), state.optim, int(tick.step), tick.steps)
+            self.descend_(state.theta, grad.div_(-target.n_data), state.optim, tick)
             return state, methods.base.info(parts.log_lik, parts.log_prior, target)
 
     row = selfcheck.check(Dry, ROUND, closed_form(ROUND), SHORT)

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dubito.layout import dots
 from dubito.noisy import log_alpha
 from dubito.priors import LOG_SQRT_2PI
 from dubito.target import FlatPrior
@@ -62,7 +63,7 @@ def divergence(
     """
     centred = mean if prior.mean is None else mean - prior.mean
     by_mean, by_std = centred * prior.precision, std * prior.precision
-    energy = 0.5 * (_dot(by_mean, centred) + _dot(by_std, std)) - prior.log_norm
+    energy = 0.5 * (dots(by_mean, centred) + dots(by_std, std)) - prior.log_norm
     scales = squared_scales(prior, mean, std, groups)
     for group, scale in zip(groups, scales.unbind(1), strict=True):
         size = _size(group)
@@ -142,10 +143,6 @@ def _entropy(std: Tensor, points: Sequence[slice]) -> tuple[Tensor, Tensor]:
     for span in points:
         log[:, span], slope[:, span] = 0, 0
     return log.sum(1) + (std.shape[1] - _size(points)) * (0.5 + LOG_SQRT_2PI), slope
-
-
-def _dot(a: Tensor, b: Tensor) -> Tensor:
-    return torch.einsum("sd,sd->s", a, b)
 
 
 def _size(spans: Sequence[slice]) -> int:

@@ -5,6 +5,7 @@ from dubito import data as data
 from dubito import metrics as metrics
 from dubito import nn as nn
 from dubito import schedules as schedules
+from dubito import tasks as tasks
 from dubito.compress.sparse import load_network as load_network
 from dubito.fit import fit as fit
 from dubito.likelihoods import Bernoulli as Bernoulli
@@ -16,7 +17,6 @@ from dubito.loop import Diverged as Diverged
 from dubito.loop import Interrupted as Interrupted
 from dubito.methods.alpha_divergence_dropout import AlphaDivergenceDropout as AlphaDivergenceDropout
 from dubito.methods.base import Method as Method
-from dubito.methods.base import Tick as Tick
 from dubito.methods.hmc import HMC as HMC
 from dubito.methods.map import MAP as MAP
 from dubito.methods.mc_dropout import MCDropout as MCDropout
@@ -48,3 +48,4 @@ from dubito.priors import Prior as Prior
 from dubito.priors import ScaleMixture as ScaleMixture
 from dubito.priors import StudentT as StudentT
 from dubito.target import Target as Target
+from dubito.tick import Tick as Tick

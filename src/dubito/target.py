@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from dubito import runtime
 from dubito.inputs import Inputs
-from dubito.layout import Layout
+from dubito.layout import Layout, dots
 from dubito.likelihoods import Likelihood
 from dubito.net import Buffers, Mode, Net
 from dubito.noisy import Noise, Scheme
@@ -62,7 +62,7 @@ class FlatPrior:
         """log p(theta), (S,), and its gradient, (S, D)."""
         centred = theta if self.mean is None else theta - self.mean
         grad = centred * -self.precision
-        value = 0.5 * torch.einsum("sd,sd->s", grad, centred) + self.log_norm
+        value = 0.5 * dots(grad, centred) + self.log_norm
         for span, prior in self.others:
             part = theta[:, span].detach().requires_grad_()
             with torch.enable_grad():

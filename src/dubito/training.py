@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map
 from dubito import __version__, runtime
 from dubito.checkpoint import copy_rows
 from dubito.loop import Diverged, Record
-from dubito.methods.base import Method, Tick
+from dubito.methods.base import Method
 from dubito.methods.collect import Collect
 from dubito.posteriors import files
 from dubito.posteriors.base import Posterior
@@ -23,6 +23,7 @@ from dubito.rng import Rng
 from dubito.runs import RunFolder
 from dubito.sources import Source
 from dubito.target import Batch, Target
+from dubito.tick import Tick
 
 MEMORY_LIMIT = 4 << 30  # bytes of samples kept without a folder
 VALIDATION_ROWS = 1024
@@ -63,7 +64,8 @@ class Training:
         self.kept: list[tuple[Tensor, dict[str, Tensor]]] = []
         self.home: RunFolder | None = None
         self.shelf: files.SampleFolder | None = None
-        self._clock = torch.tensor(0)
+        self.device = target.net.device
+        self._batch: Batch | None = None
         self._apart: bool | None = None
 
     # -- before ------------------------------------------------------------------------------------------------
@@ -85,15 +87,36 @@ class Training:
 
     # -- during ------------------------------------------------------------------------------------------------
 
-    def step(self, progress: Progress, step: int, rng: Rng) -> tuple[Progress, Any]:
+    def step(self, progress: Progress, tick: Tick) -> tuple[Progress, Any]:
         """One update."""
-        tick = Tick(self._clock.fill_(step), self.steps, rng)
-        with torch.no_grad():
-            batch = self.feed(step)
+        with torch.no_grad(), runtime.precision(self.settings["precision"], self.device):
+            batch = self._rows(tick)
             if self._steps_one_by_one(progress, batch):
                 return progress, self._one_by_one(progress.state, batch, tick, len(progress.score))
             state, info = self.method.step(progress.state, batch, self.target, tick)
         return progress._replace(state=state), info
+
+    def obstacle(self) -> str | None:
+        """Why steps cannot be recorded."""
+        if self._batch is not None and self.method.drops and self.target.net.fused_dropout(self._batch.x):
+            return "dropout inside a fused call draws from the global generator"
+        return None
+
+    def ready(self, step: int) -> None:
+        """Put the rows of a step where a recorded one reads them."""
+        if self.feed.gathers:
+            self.feed.index(step)
+        else:
+            tree_map(lambda held, new: held if held is None else held.copy_(new), self._batch, self.feed(step))
+
+    def _rows(self, tick: Tick) -> Batch:
+        """The rows of a step; a recorded one finds them on the device, or where `ready` puts them."""
+        if tick.recorder is not None and self.feed.gathers:
+            gathered: Batch = self.feed.gather(tick.step)
+            return gathered
+        if tick.recorder is None or self._batch is None:
+            self._batch = self.feed(int(tick.step))
+        return self._batch
 
     def _steps_one_by_one(self, progress: Progress, batch: Batch) -> bool:
         """Whether members take their steps apart, because each keeps the cores busy by itself."""

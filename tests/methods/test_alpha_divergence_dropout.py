@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 import dubito
-from dubito.methods.base import Tick
 from dubito.net import Net
 from dubito.priors import assign
 from dubito.target import Batch, Target, pooled
+from dubito.tick import Tick
 
 G = torch.Generator().manual_seed(0)
 X = torch.randn(20, 4, generator=G)

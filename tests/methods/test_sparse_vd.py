@@ -5,12 +5,12 @@ import torch
 from torch import nn
 
 import dubito
-from dubito.methods.base import Tick
 from dubito.net import Net
 from dubito.posteriors.sparse import SparsePosterior
 from dubito.priors import assign
 from dubito.schedules import Cosine, Rise, WarmUp
 from dubito.target import Batch, Target
+from dubito.tick import Tick
 
 G = torch.Generator().manual_seed(0)
 X = torch.randn(400, 20, generator=G)

@@ -8,11 +8,11 @@ from torch.distributions import Normal
 import dubito
 from dubito import schedules
 from dubito.config import from_dict, to_dict
-from dubito.methods.base import Tick
 from dubito.net import Net
 from dubito.priors import Point
 from dubito.schedules import Cosine, WarmUp
 from dubito.target import Batch, Target
+from dubito.tick import Tick
 
 ESTIMATORS = ["local", "weights", "flipout"]
 NOISE, PRIOR = 0.5, 0.7

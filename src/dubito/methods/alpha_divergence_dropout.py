@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from dubito import running
-from dubito.methods.base import Info, Tick, check_count, info
+from dubito.methods.base import Info, check_count, info
 from dubito.methods.descent import DescentState
 from dubito.methods.dropped import Dropped
 from dubito.target import Batch, Target
+from dubito.tick import Tick
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class AlphaDivergenceDropout(Dropped):
         log_lik, grad = self._fit(state, batch, target, tick)
         log_prior, by_prior = target.flat_prior.value_and_grad(state.theta)
         grad = by_prior.div_(-target.n_data).sub_(grad).div_(target.temperature)
-        self.descend_(state.theta, grad, state.optim, int(tick.step), tick.steps)
+        self.descend_(state.theta, grad, state.optim, tick)
         return state, info(log_lik, log_prior, target)
 
     def _fit(self, state: DescentState, batch: Batch, target: Target, tick: Tick) -> tuple[Tensor, Tensor]:

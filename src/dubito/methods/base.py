@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
 
-import torch
 from torch import Tensor
 
 from dubito.inputs import Inputs
@@ -18,24 +17,11 @@ from dubito.net import Buffers, Net
 from dubito.posteriors.base import Posterior
 from dubito.posteriors.samples import SamplesPosterior
 from dubito.priors import Assigned
-from dubito.rng import Rng
 from dubito.target import Batch, Target, point_names
+from dubito.tick import Tick
 
 State = TypeVar("State", bound=tuple[Any, ...])
 Answer = Literal["exact", "mean-field", "point", "ensemble", "dropout", "sparse", "multiplicative"]
-
-
-class Tick(NamedTuple):
-    """The time of a step: its number (0-d, from 0), how many there will be, and its random numbers."""
-
-    step: Tensor
-    steps: int
-    rng: Rng
-
-    @classmethod
-    def at(cls, step: int, steps: int, seed: int = 0) -> "Tick":
-        """A tick for one's own loop."""
-        return cls(torch.tensor(step), steps, Rng(seed, step))
 
 
 class Info(NamedTuple):

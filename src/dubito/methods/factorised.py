@@ -19,7 +19,7 @@ from dubito import running
 from dubito.divergence import Divergence, divergence
 from dubito.inputs import Inputs, n_rows
 from dubito.likelihoods import Likelihood
-from dubito.methods.base import Fate, Info, Method, Tick, Weights, check_count, check_positive
+from dubito.methods.base import Fate, Info, Method, Weights, check_count, check_positive
 from dubito.net import Buffers, Net
 from dubito.noisy import Estimator
 from dubito.optim import Optimised, OptimState
@@ -27,6 +27,7 @@ from dubito.posteriors.gaussian import GaussianPosterior
 from dubito.priors import Assigned
 from dubito.rng import Rng
 from dubito.target import Batch, FlatPrior, Target, pooled, random_names
+from dubito.tick import Tick
 
 
 class FactorisedState(NamedTuple):
@@ -92,8 +93,8 @@ class Factorised(Optimised, Method[FactorisedState]):
         """KL(q || p) and its gradients by mean and std."""
 
     @abstractmethod
-    def share(self, tick: Tick, batches: int) -> float:
-        """w: what the KL of this step is multiplied by; an epoch has so many batches."""
+    def share(self, step: int, steps: int, batches: int) -> float:
+        """w: what the KL of a step is multiplied by; an epoch has so many batches."""
 
     def power(self) -> float:
         """The alpha of the divergence by which draws are joined: 0 takes their mean."""
@@ -133,13 +134,12 @@ class Factorised(Optimised, Method[FactorisedState]):
         mean, std = state.mean, self.std(state.mean, state.raw)
         fit = self.expected(mean, std, batch, target, state.buffers, tick.rng.child("variational"))
         kl = self.divergence(mean, std, fit.eps, target)
-        share = self.share(tick, max(1, target.n_data // n_rows(batch.x))) / target.n_data
-        grad = torch.empty_like(state.q)
-        by_mean, by_std = grad.chunk(2, dim=1)
-        torch.mul(kl.by_mean, share, out=by_mean).sub_(fit.by_mean, alpha=1 / target.temperature)
-        torch.mul(kl.by_std, share, out=by_std).sub_(fit.by_std, alpha=1 / target.temperature)
+        batches = max(1, target.n_data // n_rows(batch.x))
+        share = tick.number(lambda step, steps: self.share(step, steps, batches) / target.n_data)
+        by_mean = kl.by_mean.mul_(share).sub_(fit.by_mean, alpha=1 / target.temperature)
+        by_std = kl.by_std.mul_(share).sub_(fit.by_std, alpha=1 / target.temperature)
         self.pull_(by_mean, by_std, state, target)
-        self.descend_(state.q, grad, state.optim, int(tick.step), tick.steps)
+        self.descend_(state.q, torch.cat([by_mean, by_std], dim=1), state.optim, tick)
         return state, Info(-fit.log_lik, kl.kl / target.n_data)
 
     def weights(self, state: FactorisedState) -> Weights:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from dubito.divergence import Divergence, dropout_divergence
-from dubito.methods.base import Tick, Weights, check_positive
+from dubito.methods.base import Weights, check_positive
 from dubito.methods.factorised import FactorisedState, Fit, Multiplicative
 from dubito.net import Buffers
 from dubito.noisy import log_alpha
@@ -70,8 +70,8 @@ class SparseVD(Multiplicative):
         noise = dropout_divergence(self.kl, mean, std, clip=self.clip, temperature=target.temperature)
         return self.rest(mean, std, eps, target).plus(noise)
 
-    def share(self, tick: Tick, batches: int) -> float:
-        return self.warm_up(int(tick.step), tick.steps)
+    def share(self, step: int, steps: int, batches: int) -> float:
+        return self.warm_up(step, steps)
 
     def expected(self, mean: Tensor, std: Tensor, batch: Batch, target: Target, buffers: Buffers, rng: Rng) -> Fit:
         if not self.masked:

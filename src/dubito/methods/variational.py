@@ -20,7 +20,6 @@ from torch import Tensor
 
 from dubito.divergence import Divergence, Group, divergence, squared_scales
 from dubito.likelihoods import Likelihood
-from dubito.methods.base import Tick
 from dubito.methods.factorised import Factorised, FactorisedState
 from dubito.net import Net
 from dubito.posteriors.gaussian import GaussianPosterior
@@ -79,10 +78,10 @@ class Variational(Factorised):
             temperature=target.temperature,
         )
 
-    def share(self, tick: Tick, batches: int) -> float:
+    def share(self, step: int, steps: int, batches: int) -> float:
         if isinstance(self.kl, Schedule):
-            return self.kl(int(tick.step), tick.steps)
-        return halving(int(tick.step), batches) if self.kl == "blundell" else 1.0
+            return self.kl(step, steps)
+        return halving(step, batches) if self.kl == "blundell" else 1.0
 
     def posterior(self, state: FactorisedState, target: Target) -> GaussianPosterior:
         made = super().posterior(state, target)

@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 
 from dubito.divergence import Divergence, dropout_divergence
-from dubito.methods.base import Info, Tick, check_positive
+from dubito.methods.base import Info, check_positive
 from dubito.methods.factorised import FactorisedState, Fit, Multiplicative
 from dubito.net import Buffers
 from dubito.rng import Rng
 from dubito.target import Batch, FlatPrior, Target
+from dubito.tick import Tick
 
 CLIP = 8.0  # log alpha above which the KL has no slope
 
@@ -54,7 +55,7 @@ class GaussianDropout(Multiplicative):
     def divergence(self, mean: Tensor, std: Tensor, eps: Sequence[Tensor], target: Target) -> Divergence:
         return self.rest(mean, torch.zeros_like(std), eps, target)
 
-    def share(self, tick: Tick, batches: int) -> float:
+    def share(self, step: int, steps: int, batches: int) -> float:
         return 1.0
 
     def expected(self, mean: Tensor, std: Tensor, batch: Batch, target: Target, buffers: Buffers, rng: Rng) -> Fit:
