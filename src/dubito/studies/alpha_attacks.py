@@ -2,8 +2,8 @@
 
 An MLP of 3 x 1000 on pixels in [0, 1], dropout 0.5 before every layer and on the input, SGD 0.01 without momentum,
 batches of 128, 500 epochs, weight decay 1e-6; 10 masks in every gradient and every answer, always new ones. FGSM
-from 0 to 0.5, and small steps towards the digit 0. The published curves have no numbers: what can be compared is their order
-and whether doubt rises.
+from 0 to 0.5, and small steps towards the digit 0. The published curves have no numbers: what can be compared is their
+order and whether doubt rises.
 """
 
 from collections.abc import Mapping, Sequence
