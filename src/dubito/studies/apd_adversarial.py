@@ -1,8 +1,8 @@
 """Attacks made on one method and noticed by another, as in adversarial posterior distillation: a 3 x 3 table.
 
 fcNN1 (784-100-10) on digits in [-1, 1], fitted as in `apd-ood`. 6,000 validation digits are attacked through one
-posterior sample, MC dropout through its network without dropout; doubt about them is compared with doubt about the
-first 6,000 test digits, 1,000 samples each. PGD has epsilon 0.15, 40 steps of 0.01, in units of [0, 1] pixels.
+posterior sample, MC dropout through its network without dropout; doubt about them is compared with that about the first
+6,000 test digits, 1,000 samples each. PGD has epsilon 0.15, 40 steps of 0.01, in units of [0, 1] pixels.
 
 Two things are not as published: the released FGSM searches for the least epsilon that works and keeps the closest
 adversarial image, where epsilon is fixed here at that of PGD; and which score made the table is not stated, so
