@@ -14,6 +14,7 @@ from dubito.diagnostics import summarise
 from dubito.fit import fit
 from dubito.likelihoods import Likelihood
 from dubito.methods.base import Method
+from dubito.plots import Series
 from dubito.posteriors.base import Posterior
 from dubito.priors import PriorSpec
 from dubito.results import Result, Table, published_beside_measured
@@ -132,6 +133,12 @@ def mixing(posterior: Posterior, x: Tensor) -> float:
     rhat = summarise(paths).rhat
     moved = rhat[~np.isnan(rhat)]
     return float(np.median(moved)) if moved.size else math.inf
+
+
+def banded(label: str, x: Sequence[float], runs: Sequence[Sequence[float]]) -> Series:
+    """The mean of several runs as one curve, with a band from the least to the largest of them."""
+    low, middle, high = (f(np.asarray(runs), axis=0) for f in (np.min, np.mean, np.max))
+    return Series(label, middle, x, low, high)
 
 
 def against_published(title: str, rows: Iterable[tuple[str, float | None, float | None, str]]) -> Table:
