@@ -23,10 +23,10 @@ __all__ = [
     "Likelihood", "Categorical", "Bernoulli", "Gaussian", "Poisson",
     "Prior", "Normal", "ScaleMixture", "Laplace", "StudentT", "FanIn", "Centred", "Fixed", "Point",
     "Undefined", "Interrupted", "Diverged",
-    "compress", "data", "metrics", "nn", "schedules",
+    "compress", "data", "distill", "metrics", "nn", "schedules",
 ]  # fmt: skip
 
-_PARTS = ("compress", "data", "metrics", "nn", "schedules")  # public names that are modules of their own
+_PARTS = ("compress", "data", "distill", "metrics", "nn", "schedules")  # public names that are modules of their own
 
 
 class _Package(ModuleType):

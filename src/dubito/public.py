@@ -2,6 +2,7 @@
 
 from dubito import compress as compress
 from dubito import data as data
+from dubito import distill as distill
 from dubito import metrics as metrics
 from dubito import nn as nn
 from dubito import schedules as schedules

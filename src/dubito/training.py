@@ -1,6 +1,5 @@
 """A method at work on its data: what the loop drives when a posterior is fitted."""
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -41,6 +40,8 @@ class Progress(NamedTuple):
 class Training:
     """Steps of a method, kept samples, validation and checkpoints."""
 
+    call = "fit"
+
     def __init__(
         self,
         method: Method[Any],
@@ -63,6 +64,22 @@ class Training:
         self.shelf: files.SampleFolder | None = None
         self._clock = torch.tensor(0)
         self._apart: bool | None = None
+
+    @property
+    def label(self) -> str:
+        """The method's name."""
+        bare = self.method.method if isinstance(self.method, Collect) else self.method
+        return type(bare).__name__
+
+    @property
+    def log_every(self) -> int:
+        """Once an epoch, or a hundred times."""
+        return max(1, min(int(self.feed.per_epoch), self.steps // 100))
+
+    @property
+    def extendable(self) -> bool:
+        """Whether more steps would only continue the same path."""
+        return not self.method.depends_on_steps
 
     # -- before ------------------------------------------------------------------------------------------------
 
@@ -154,7 +171,7 @@ class Training:
             raise ValueError(f"no sample was kept in {done} steps; take more, or a smaller burn_in or thin")
         if self.home is not None:
             if self.shelf is None:
-                self._replace_posterior(posterior)
+                self.home.replace_posterior(posterior)
             self.home.finish(self.steps)
         return posterior
 
@@ -233,15 +250,6 @@ class Training:
     def _on_disk(self, folder: Any) -> Posterior:
         _, manifest = files.read_manifest(folder)
         return stored(folder, manifest, self.target.net, self.target.likelihood)
-
-    def _replace_posterior(self, posterior: Posterior) -> None:
-        """Write the posterior of a method that keeps no samples, in place of an earlier one."""
-        if self.home is not None:
-            fresh = self.home.path / "posterior.partial"
-            shutil.rmtree(fresh, ignore_errors=True)
-            posterior.save(fresh)
-            shutil.rmtree(self.home.posterior, ignore_errors=True)
-            fresh.replace(self.home.posterior)
 
 
 def _check_finite(theta: Tensor, done: int) -> None:

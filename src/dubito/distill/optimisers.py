@@ -1,0 +1,59 @@
+"""Optimisers on named tensors, in place and with their counter on the device: the step can be captured and replayed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.optim.adam import adam
+
+
+class Moments(NamedTuple):
+    """Running first and second moments of each gradient, and how many updates were made, 0-d."""
+
+    first: dict[str, Tensor]
+    second: dict[str, Tensor]
+    updates: Tensor
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    """Adam (Kingma and Ba, 2015), or RMSProp without momentum (Tieleman and Hinton, 2012)."""
+
+    kind: Literal["adam", "rmsprop"] = "adam"
+    learning_rate: float = 1e-4
+    first_decay: float = 0.9
+    second_decay: float = 0.999
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("adam", "rmsprop"):
+            raise ValueError(f"unknown optimiser {self.kind!r}; use 'adam' or 'rmsprop'")
+        if not self.learning_rate > 0:
+            raise ValueError(f"learning_rate must be positive, got {self.learning_rate}")
+        if not 0 <= self.first_decay < 1 or not 0 <= self.second_decay < 1:
+            raise ValueError(f"decay rates must lie in [0, 1), got {self.first_decay} and {self.second_decay}")
+
+    def init(self, parameters: Mapping[str, Tensor]) -> Moments:
+        """Zero moments."""
+        zeros = [{n: torch.zeros_like(p) for n, p in parameters.items()} for _ in range(2)]
+        device = next(iter(parameters.values())).device
+        return Moments(zeros[0], zeros[1], torch.zeros((), device=device))
+
+    def descend_(self, parameters: Mapping[str, Tensor], grads: Sequence[Tensor], moments: Moments) -> None:
+        """One update along -gradient."""
+        held = [p.detach() for p in parameters.values()]
+        second = list(moments.second.values())
+        if self.kind == "rmsprop":
+            for p, g, v in zip(held, grads, second, strict=True):
+                v.mul_(self.second_decay).addcmul_(g, g, value=1 - self.second_decay)
+                p.addcdiv_(g, v.sqrt().add_(1e-8), value=-self.learning_rate)
+            moments.updates.add_(1)
+            return
+        counts = [moments.updates.clone() for _ in held]  # the kernel counts this update in each
+        adam(
+            held, list(grads), list(moments.first.values()), second, [], counts, fused=True, amsgrad=False,
+            beta1=self.first_decay, beta2=self.second_decay, lr=self.learning_rate, weight_decay=0.0, eps=1e-8,
+            maximize=False,
+        )  # fmt: skip
+        moments.updates.add_(1)
