@@ -19,7 +19,7 @@ __all__ = [
     "fit", "plan", "load", "merge",
     "Posterior", "Prediction", "Method", "Target", "Net", "Tick",
     "MAP", "DeepEnsemble", "SnapshotEnsemble", "MCDropout", "Variational",
-    "SGLD", "PSGLD", "SGHMC", "CyclicalSGLD", "CyclicalSGHMC", "HMC",
+    "SGLD", "PSGLD", "SGHMC", "CyclicalSGLD", "CyclicalSGHMC", "HMC", "OnlineDistillation",
     "Likelihood", "Categorical", "Bernoulli", "Gaussian", "Poisson",
     "Prior", "Normal", "ScaleMixture", "Laplace", "StudentT", "FanIn", "Centred", "Fixed", "Point",
     "Undefined", "Interrupted", "Diverged",

@@ -115,7 +115,7 @@ class Training:
         if self._apart is None:
             net = self.target.net
             worth = len(progress.score) == 1 or runtime.pays_to_vectorise(net.flops(batch.x), net.device)
-            self._apart = not worth
+            self._apart = not worth and not self.method.steps_together
         return self._apart
 
     def _one_by_one(self, state: Any, batch: Batch, tick: Tick, members: int) -> Any:
@@ -201,7 +201,7 @@ class Training:
     @property
     def _selects(self) -> bool:
         """Whether validation data choose among states: for methods that optimise, not for those that sample."""
-        return self.validation is not None and not self.keeps_samples
+        return self.validation is not None and not self.keeps_samples and not self.method.steps_together
 
     def _due(self, done: int) -> bool:
         """Whether validation is due, which must not depend on the number of steps: a run may be extended."""
@@ -219,7 +219,7 @@ class Training:
         return "chains" if isinstance(self.method, Collect) else "ensemble"
 
     def _validation_nll(self, state: Any) -> Tensor:
-        theta, buffers = self.method.weights(state)
+        theta, buffers = self.method.shown(state, self.target)
         total = torch.zeros(len(theta), device=theta.device)
         if self.validation is None:
             return total

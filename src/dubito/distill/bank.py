@@ -40,7 +40,7 @@ class Bank:
         self.samples, self.standard, self.device = samples, standard, standard.shift.device
         self.n, self.size = len(samples), len(standard.shift)
         row = standard.shift.nbytes
-        self.resident = torch.cat(list(self._pieces(row))) if self.n * row <= _room(self.device) else None
+        self.resident = torch.cat(list(self._pieces(row))) if self.n * row <= room(self.device) else None
         self._rows = max(1, PIECE_BYTES // row)
 
     def take(self, index: Tensor) -> Tensor:
@@ -89,7 +89,7 @@ def standard(samples: Samples, device: torch.device, scaled: bool = True) -> Sta
     return Standard(mean.to(device), torch.where(std > 0, std, 1.0).to(device))
 
 
-def _room(device: torch.device) -> int:
+def room(device: torch.device) -> int:
     """Bytes that may hold vectors."""
     if device.type != "cuda":
         return CPU_BYTES

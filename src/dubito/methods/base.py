@@ -79,6 +79,7 @@ class Method(ABC, Generic[State]):
     answer: ClassVar[Answer]  # what it converges to on a problem with a known posterior
     live_norm: ClassVar[bool] = False  # whether BatchNorm statistics move while it trains
     full_batch: ClassVar[bool] = False
+    steps_together: ClassVar[bool] = False  # whether members share some of the state, so that none can step alone
     drops: ClassVar[bool] = False  # whether the network's own dropout is on while it trains
 
     @property
@@ -97,6 +98,10 @@ class Method(ABC, Generic[State]):
     @abstractmethod
     def weights(self, state: State) -> Weights:
         """The networks a state holds now."""
+
+    def shown(self, state: State, target: Target) -> Weights:
+        """The networks that are scored on validation data."""
+        return self.weights(state)
 
     @abstractmethod
     def posterior(self, state: State, target: Target) -> Posterior:
