@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "fit", "plan", "load", "merge",
+    "fit", "plan", "load", "merge", "compare",
     "Posterior", "Prediction", "Method", "Target", "Net", "Tick",
     "MAP", "DeepEnsemble", "SnapshotEnsemble", "MCDropout", "Variational",
     "SGLD", "PSGLD", "SGHMC", "CyclicalSGLD", "CyclicalSGHMC", "HMC", "OnlineDistillation",

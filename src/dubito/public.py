@@ -6,6 +6,7 @@ from dubito import distill as distill
 from dubito import metrics as metrics
 from dubito import nn as nn
 from dubito import schedules as schedules
+from dubito.compare import compare as compare
 from dubito.distill.online import OnlineDistillation as OnlineDistillation
 from dubito.fit import fit as fit
 from dubito.likelihoods import Bernoulli as Bernoulli
