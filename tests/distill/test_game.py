@@ -67,11 +67,16 @@ def test_numbers_stored_are_those_of_the_paper():
 
 @pytest.mark.parametrize("objective", ["wgan-gp", "wgan", "gan"])
 def test_the_critic_learns_to_tell_apart_and_tensors_stay_where_they_are(objective):
-    game = Game(Adversarial(objective=objective, noise=2, widths=(8,), optimiser=Optimiser("adam", 1e-2)), ((3,),))
+    game = Game(
+        Adversarial(objective=objective, noise=2, widths=(8,), optimiser=Optimiser("adam", 1e-2), schedule="linear"),
+        ((3,),),
+    )
     state = game.init(Rng(0), LIKE)
     real = torch.full((10, 3), 2.0, dtype=torch.float64)
     addresses = [p.data_ptr() for p in (*state.generator.values(), *state.critic.values())]
-    infos = [game.step(state, lambda rows: real[rows % 10], game.inputs(Rng(0, i), 10, LIKE)) for i in range(30)]
+    infos = [
+        game.step(state, lambda rows: real[rows % 10], game.inputs(Rng(0, i), 10, LIKE, (i, 30))) for i in range(30)
+    ]
     assert [p.data_ptr() for p in (*state.generator.values(), *state.critic.values())] == addresses
     assert all(torch.isfinite(torch.cat(list(info))).all() for info in infos)
     assert infos[0].estimate.shape == (1,) and float(infos[10].estimate) > float(infos[0].estimate)
@@ -83,11 +88,11 @@ def test_adam_and_rmsprop_are_those_of_torch():
     for kind, peer in (("adam", torch.optim.Adam), ("rmsprop", torch.optim.RMSprop)):
         start = torch.tensor([1.0, -2.0, 3.0])
         ours, theirs = {"p": start.clone()}, torch.nn.Parameter(start.clone())
-        optimiser = Optimiser(kind, 0.01, 0.5, 0.9)
+        optimiser = Optimiser(kind, 0.02, 0.5, 0.9)
         options = {"betas": (0.5, 0.9)} if kind == "adam" else {"alpha": 0.9}
         other, moments = peer([theirs], lr=0.01, eps=1e-8, **options), optimiser.init(ours)
         for _ in range(5):
-            optimiser.descend_(ours, [2 * ours["p"]], moments)
+            optimiser.descend_(ours, [2 * ours["p"]], moments, torch.tensor(0.5))
             theirs.grad = 2 * theirs.detach()
             other.step()
         torch.testing.assert_close(ours["p"], theirs.detach())

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from dubito import schedules
 from dubito.distill.bank import Bank, standard, teacher
 from dubito.distill.game import Adversarial, Game, GameInfo, GameState
 from dubito.distill.work import Distillation, Held, Order, describe, expect, teacher_print
@@ -30,8 +31,12 @@ class AdversarialDistillation(Distillation):
         return self.game.init(Rng(seed).child("game"), self.bank.standard.shift)
 
     def step(self, state: GameState, step: int, rng: Rng) -> tuple[GameState, GameInfo]:
-        inputs = self.game.inputs(rng.child("game"), self.bank.n, self.bank.standard.shift)
+        inputs = self.game.inputs(rng.child("game"), self.bank.n, self.bank.standard.shift, (step, self.steps))
         return state, self.game.step(state, self.bank.take, inputs)
+
+    @property
+    def extendable(self) -> bool:
+        return not schedules.parse(self.game.settings.schedule).depends_on_steps
 
     def made(self, state: GameState) -> GeneratorPosterior:
         parameters = self.game.generator.standardised(state.averaged, *self.bank.standard)

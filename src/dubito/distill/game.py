@@ -17,11 +17,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dubito import schedules
 from dubito.distill.critic import Critic
 from dubito.distill.optimisers import Moments, Optimiser
 from dubito.methods.base import check_count, check_positive
 from dubito.posteriors.generator import Generator, Parameters
 from dubito.rng import Rng
+from dubito.schedules import Schedule
 
 Objective = Literal["wgan-gp", "wgan", "gan"]
 OPTIMISERS: dict[str, Optimiser] = {  # as released with the paper
@@ -51,6 +53,7 @@ class Adversarial:
     clip: float = 0.01  # largest weight of the critic, "wgan" only
     averaging: float = 0.999  # decay of the average over the generator's path that is handed out; 0: where it ended
     optimiser: Optimiser | None = None  # of both networks; the paper's for the objective when None
+    schedule: Schedule | str = "constant"  # multiplies both learning rates; "linear" ends closer to the teacher
 
     def __post_init__(self) -> None:
         if self.objective not in OPTIMISERS:
@@ -61,6 +64,7 @@ class Adversarial:
             check_count(self, name, 1 if getattr(self, name) is None else getattr(self, name), 1)
         if not 0 <= self.averaging < 1:
             raise ValueError(f"Adversarial: averaging must lie in [0, 1), got {self.averaging}")
+        schedules.parse(self.schedule)
         check_positive(self, "penalty", self.penalty)
         check_positive(self, "clip", self.clip)
         if not self.widths or min((*self.widths, *(self.critic_widths or (1,)))) < 1 or self.critic_widths == ():
@@ -86,11 +90,15 @@ class GameInfo(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """The random numbers of a step: rows for each critic step (k, B), mixing shares (k, B, 1), noise (k + 1, B, z)."""
+    """What changes from step to step: rows for each critic step (k, B), mixing shares (k, B, 1), noise (k + 1, B, z).
+
+    `rate` multiplies the learning rates, 0-d.
+    """
 
     rows: Tensor
     share: Tensor
     z: Tensor
+    rate: Tensor
 
 
 class Game:
@@ -111,23 +119,26 @@ class Game:
         averaged = {name: p.clone() for name, p in generator.items()}
         return GameState(generator, averaged, critic, self.optimiser.init(generator), self.optimiser.init(critic))
 
-    def inputs(self, rng: Rng, n: int, like: Tensor) -> Inputs:
-        """Random numbers of one step, rows being among n."""
+    def inputs(self, rng: Rng, n: int, like: Tensor, progress: tuple[int, int]) -> Inputs:
+        """The inputs of one step, rows being among n; progress is the step and how many there will be."""
         k, size = self.critic_steps, self.settings.batch_size
         uniform = rng.uniform((1, k, size, 2), "rows", like.new_empty(0, dtype=torch.float64))[0]
         z = rng.normal_(like.new_empty(1, k + 1, size, self.settings.noise), "z")[0]
-        return Inputs((uniform[..., 0] * n).long(), uniform[..., 1:].to(like.dtype), z)
+        rate = torch.full((), schedules.parse(self.settings.schedule)(*progress), device=like.device)
+        return Inputs((uniform[..., 0] * n).long(), uniform[..., 1:].to(like.dtype), z, rate)
 
     def step(self, state: GameState, take: Callable[[Tensor], Tensor], inputs: Inputs) -> GameInfo:
         """Some steps of the critic on rows given by `take`, then one of the generator."""
         for k in range(self.critic_steps):
             with torch.no_grad():
                 fake = self.generator(state.generator, inputs.z[k])
-            estimate, penalty = self._critic_step(state, take(inputs.rows[k]), fake, inputs.share[k])
-        loss = self._generator_step(state, inputs.z[-1])
+            estimate, penalty = self._critic_step(state, take(inputs.rows[k]), fake, inputs.share[k], inputs.rate)
+        loss = self._generator_step(state, inputs.z[-1], inputs.rate)
         return GameInfo(estimate, penalty, loss)
 
-    def _critic_step(self, state: GameState, real: Tensor, fake: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
+    def _critic_step(
+        self, state: GameState, real: Tensor, fake: Tensor, share: Tensor, rate: Tensor
+    ) -> tuple[Tensor, Tensor]:
         held = _leaves(state.critic)
         with torch.enable_grad():
             first = self.critic.first(held, torch.cat([real, fake]))
@@ -136,7 +147,7 @@ class Game:
             penalty = self._penalty(held, torch.lerp(at_real, at_fake, share))
             loss = self._critic_loss(real_scores, fake_scores) + penalty
             grads = torch.autograd.grad(loss, list(held.values()))
-        self.optimiser.descend_(state.critic, grads, state.by_critic)
+        self.optimiser.descend_(state.critic, grads, state.by_critic, rate)
         if self.settings.objective == "wgan":
             for parameter in state.critic.values():
                 parameter.clamp_(-self.settings.clip, self.settings.clip)
@@ -152,13 +163,13 @@ class Game:
             return F.softplus(-real).mean() + F.softplus(fake).mean()
         return fake.mean() - real.mean()
 
-    def _generator_step(self, state: GameState, z: Tensor) -> Tensor:
+    def _generator_step(self, state: GameState, z: Tensor, rate: Tensor) -> Tensor:
         held = _leaves(state.generator)
         with torch.enable_grad():
             scores = self.critic.scores(state.critic, self.critic.first(state.critic, self.generator(held, z)))
             loss = F.softplus(-scores).mean() if self.settings.objective == "gan" else -scores.mean()
             grads = torch.autograd.grad(loss, list(held.values()))
-        self.optimiser.descend_(state.generator, grads, state.by_generator)
+        self.optimiser.descend_(state.generator, grads, state.by_generator, rate)
         self._average(state)
         return loss.detach().view(1)
 

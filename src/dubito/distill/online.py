@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from dubito import schedules
 from dubito.distill.game import Adversarial, Game, GameState
 from dubito.distill.student import DarkKnowledge, Lesson
 from dubito.inputs import Inputs
@@ -130,7 +131,8 @@ class OnlineDistillation(Method[OnlineState]):
 
     @property
     def depends_on_steps(self) -> bool:
-        return self.sampler.depends_on_steps
+        own = schedules.parse(self.distiller.schedule).depends_on_steps
+        return own or self.sampler.depends_on_steps
 
     # -- a generator -------------------------------------------------------------------------------------------
 
@@ -161,9 +163,9 @@ class OnlineDistillation(Method[OnlineState]):
             theta.copy_(self._generated(learner, target, len(theta), tick.rng.child("restart")))
 
     def _rounds(self, state: OnlineState, target: Target, tick: Tick) -> None:
-        game, learner = self._game(target), state.learner
+        game, learner, progress = self._game(target), state.learner, (int(tick.step), tick.steps)
         for number in range(self.rounds):
-            inputs = game.inputs(tick.rng.child(f"round {number}"), self.buffer, learner.buffer)
+            inputs = game.inputs(tick.rng.child(f"round {number}"), self.buffer, learner.buffer, progress)
             info = game.step(learner.game, lambda rows: (learner.buffer[rows] - learner.shift) / learner.scale, inputs)
             state.told.copy_(info.estimate)
 

@@ -40,20 +40,23 @@ class Optimiser:
         device = next(iter(parameters.values())).device
         return Moments(zeros[0], zeros[1], torch.zeros((), device=device))
 
-    def descend_(self, parameters: Mapping[str, Tensor], grads: Sequence[Tensor], moments: Moments) -> None:
-        """One update along -gradient."""
+    def descend_(
+        self, parameters: Mapping[str, Tensor], grads: Sequence[Tensor], moments: Moments, rate: Tensor
+    ) -> None:
+        """One update along -gradient, with the learning rate times `rate`, 0-d."""
+        step_size = self.learning_rate * rate
         held = [p.detach() for p in parameters.values()]
         second = list(moments.second.values())
         if self.kind == "rmsprop":
             for p, g, v in zip(held, grads, second, strict=True):
                 v.mul_(self.second_decay).addcmul_(g, g, value=1 - self.second_decay)
-                p.addcdiv_(g, v.sqrt().add_(1e-8), value=-self.learning_rate)
+                p.sub_(g / v.sqrt().add_(1e-8) * step_size)
             moments.updates.add_(1)
             return
         counts = [moments.updates.clone() for _ in held]  # the kernel counts this update in each
         adam(
             held, list(grads), list(moments.first.values()), second, [], counts, fused=True, amsgrad=False,
-            beta1=self.first_decay, beta2=self.second_decay, lr=self.learning_rate, weight_decay=0.0, eps=1e-8,
+            beta1=self.first_decay, beta2=self.second_decay, lr=step_size, weight_decay=0.0, eps=1e-8,
             maximize=False,
         )  # fmt: skip
         moments.updates.add_(1)
