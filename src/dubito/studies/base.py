@@ -57,7 +57,12 @@ class Plan:
     """Weights at which the second and further members start, where these are not to be fresh ones."""
 
     def fit(
-        self, data: Any, settings: Settings, likelihood: Likelihood | None = None, prior: PriorSpec | None = None
+        self,
+        data: Any,
+        settings: Settings,
+        likelihood: Likelihood | None = None,
+        prior: PriorSpec | None = None,
+        validation: Any = None,
     ) -> Posterior:
         """Carry it out."""
         starts = iter(self.starts)
@@ -70,6 +75,7 @@ class Plan:
             steps=self.steps,
             members=self.members,
             batch_size=self.batch_size,
+            validation=validation,
             init=(lambda seed: next(starts)) if self.starts else None,
             seed=settings.seed,
             device=settings.device,
