@@ -23,7 +23,7 @@ from dubito.net import Net
 from dubito.posteriors.base import Posterior
 from dubito.priors import PriorSpec
 from dubito.runs import carry_out
-from dubito.runtime import pick_device
+from dubito.runtime import Precision, check_precision, pick_device
 from dubito.sources import Resident, Source, open_source
 from dubito.target import Target, fixed_names
 from dubito.training import Training
@@ -53,6 +53,8 @@ def fit(
     device: str | torch.device = "auto",
     folder: str | Path | None = None,
     checkpoint_every: int | None = None,
+    precision: Precision = "float32",
+    compiled: bool | None = None,
     progress: bool = True,
 ) -> Posterior:
     """A posterior over the networks that explain the data, by the method given.
@@ -62,7 +64,9 @@ def fit(
     side by side. validation: data like `data`; methods that optimise return their best state on it and stop after
     `patience` checks without progress. init: seed -> network, for members' starts. augment: (x, generator) -> x, on the
     device. callback: called with every history record. folder: where the run is kept; the same call resumes it.
-    checkpoint_every: steps between checkpoints, half a minute by default.
+    checkpoint_every: steps between checkpoints, half a minute by default. precision: how a GPU
+    rounds in matrix products. compiled: whether a GPU's steps are fused by torch.compile, which takes some ten seconds;
+    by default where it pays.
     """
     if not isinstance(net, nn.Module):
         raise ValueError(f"net must be an nn.Module, got {net!r}; wrap a function in a module, or call the class")
@@ -70,6 +74,7 @@ def fit(
         raise ValueError("a TorchScript module hides its layers; give the Python module it was made from")
     if torch.is_inference_mode_enabled():
         raise ValueError("fit needs gradients; call it outside torch.inference_mode()")
+    check_precision(precision)
     chosen = methods.find(method)
     where = pick_device(device)
     assigned = priors.assign(prior, net)
@@ -102,6 +107,7 @@ def fit(
         "temperature": temperature,
         "seed": seed,
         "patience": patience,
+        "precision": precision,
         "layout": {n: list(s) for n, s in zip(target.layout.names, target.layout.shapes, strict=True)},
     }
     if progress:
@@ -110,7 +116,7 @@ def fit(
     start = target.start(starting_points(prepared, chains, seed, init))
     prints = {"fingerprints": _fingerprints(feed, held, start)} if folder is not None else {}
     state = training.begin(start, seed)
-    return carry_out(training, state, prints, seed, folder, callback, checkpoint_every, progress)
+    return carry_out(training, state, prints, seed, folder, callback, checkpoint_every, progress, compiled)
 
 
 def _feed(

@@ -29,6 +29,12 @@ Noise = dict[str, Tensor]
 METADATA = {"size", "dim", "numel", "nelement", "ndimension", "stride", "is_floating_point", "is_contiguous", "__len__"}
 
 
+def log_alpha(mean: Tensor, std: Tensor) -> Tensor:
+    """log(std^2 / mean^2): of Gaussian dropout's rate, in which w = mean (1 + sqrt(alpha) eps); -inf where std is 0."""
+    tiny = torch.finfo(mean.dtype).tiny
+    return 2 * (std.log() - mean.abs().clamp_min(tiny).log())
+
+
 class Call(NamedTuple):
     """A call of a linear map or a convolution, its arguments sorted out."""
 

@@ -142,6 +142,7 @@ def carry_out(
     callback: Callable[[Record], None] | None,
     checkpoint_every: int | None,
     progress: bool,
+    compiled: bool | None = None,
 ) -> Posterior:
     """Run from the start, or from where the folder left off; prints tell one run's data from another's."""
     home, done = None if folder is None else RunFolder(folder), 0
@@ -165,6 +166,7 @@ def carry_out(
             progress=progress,
             log_every=work.log_every,
             checkpoint_every=checkpoint_every,
+            compiled=compiled,
         )
     except Interrupted as stopped:
         stopped.posterior = work.so_far(state)

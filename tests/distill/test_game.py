@@ -8,6 +8,7 @@ from dubito.distill.game import Adversarial, Game
 from dubito.distill.optimisers import Optimiser
 from dubito.posteriors.generator import Generator
 from dubito.rng import Rng
+from dubito.tick import Tick
 
 LIKE = torch.empty(0, dtype=torch.float64)
 
@@ -75,7 +76,8 @@ def test_the_critic_learns_to_tell_apart_and_tensors_stay_where_they_are(objecti
     real = torch.full((10, 3), 2.0, dtype=torch.float64)
     addresses = [p.data_ptr() for p in (*state.generator.values(), *state.critic.values())]
     infos = [
-        game.step(state, lambda rows: real[rows % 10], game.inputs(Rng(0, i), 10, LIKE, (i, 30))) for i in range(30)
+        game.step(state, lambda rows: real[rows % 10], game.inputs(Rng(0, i), 10, LIKE, Tick.at(i, 30)))
+        for i in range(30)
     ]
     assert [p.data_ptr() for p in (*state.generator.values(), *state.critic.values())] == addresses
     assert all(torch.isfinite(torch.cat(list(info))).all() for info in infos)

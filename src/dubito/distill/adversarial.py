@@ -16,6 +16,7 @@ from dubito.posteriors.generator import GeneratorPosterior, weight_shapes
 from dubito.rng import Rng
 from dubito.runs import carry_out
 from dubito.runtime import pick_device
+from dubito.tick import Tick
 
 
 class AdversarialDistillation(Distillation):
@@ -30,9 +31,13 @@ class AdversarialDistillation(Distillation):
     def begin(self, seed: int) -> GameState:
         return self.game.init(Rng(seed).child("game"), self.bank.standard.shift)
 
-    def step(self, state: GameState, step: int, rng: Rng) -> tuple[GameState, GameInfo]:
-        inputs = self.game.inputs(rng.child("game"), self.bank.n, self.bank.standard.shift, (step, self.steps))
-        return state, self.game.step(state, self.bank.take, inputs)
+    def step(self, state: GameState, tick: Tick) -> tuple[GameState, GameInfo]:
+        with torch.no_grad():
+            inputs = self.game.inputs(tick.rng.child("game"), self.bank.n, self.bank.standard.shift, tick)
+            return state, self.game.step(state, self.bank.take, inputs)
+
+    def obstacle(self) -> str | None:
+        return None if self.bank.resident is not None else "the teacher does not fit the device and is read from disk"
 
     @property
     def extendable(self) -> bool:

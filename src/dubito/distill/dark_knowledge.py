@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from dubito.batches import Batches
 from dubito.distill.bank import room
 from dubito.distill.student import DarkKnowledge, Lesson, LessonInfo, LessonState
 from dubito.distill.work import Distillation, Held, Order, describe, expect, teacher_print
-from dubito.inputs import n_rows, tensors
+from dubito.inputs import Inputs, n_rows, tensors
+from dubito.layout import Layout
 from dubito.loop import Record
 from dubito.posteriors.base import Posterior
 from dubito.posteriors.samples import SamplesPosterior
@@ -21,6 +23,7 @@ from dubito.rng import Rng
 from dubito.runs import carry_out
 from dubito.runtime import pick_device
 from dubito.sources import open_source
+from dubito.tick import Tick
 
 
 class DarkKnowledgeDistillation(Distillation):
@@ -31,16 +34,39 @@ class DarkKnowledgeDistillation(Distillation):
     def __init__(self, order: Order, lesson: Lesson, teacher: Posterior, feed: Batches) -> None:
         super().__init__(order)
         self.lesson, self.teacher, self.feed = lesson, teacher, feed
+        self.near = _at_hand(teacher)
 
     def begin(self, seed: int) -> LessonState:
         return self.lesson.init()
 
-    def step(self, state: LessonState, step: int, rng: Rng) -> tuple[LessonState, LessonInfo]:
+    def step(self, state: LessonState, tick: Tick) -> tuple[LessonState, LessonInfo]:
         with torch.no_grad():
-            x = self.lesson.perturbed(self.feed(step).x, rng)
-            functions = self.teacher.draw(self.lesson.settings.draws, rng.key("teacher"))
-            outputs, own = functions(x), functions.noise()
-        return state, LessonInfo(self.lesson.step(state, x, outputs, own, step, self.steps))
+            recorded = tick.recorder is not None
+            batch = self.feed.gather(tick.step) if recorded else self.feed(int(tick.step))
+            x = self.lesson.perturbed(batch.x, tick.rng)
+            outputs, own = self._taught(x, tick.rng)
+            return state, LessonInfo(self.lesson.step(state, x, outputs, own, tick))
+
+    def obstacle(self) -> str | None:
+        if self.near is None:
+            return "the teacher's networks are not all at hand on the device"
+        return None if self.feed.gathers else "the inputs are read as it goes"
+
+    def ready(self, step: int) -> None:
+        """Have the order of the step's epoch in place."""
+        self.feed.index(step)
+
+    def _taught(self, x: Inputs, rng: Rng) -> tuple[Tensor, dict[str, Tensor]]:
+        """Outputs (draws, B, ...) of some of the teacher's networks, and their noise."""
+        draws = self.lesson.settings.draws
+        if self.near is None:
+            functions = self.teacher.draw(draws, rng.key("teacher"))
+            return functions(x), functions.noise()
+        like = self.near.new_empty(0, dtype=torch.float64)
+        index = (rng.uniform((1, draws), "teacher", like)[0] * len(self.near)).long()
+        theta, size = self.near[index], self.teacher.net.layout.size
+        noise = Layout.of(self.teacher.likelihood.parameters())
+        return self.teacher.net.many(theta[:, :size], x), noise.split(theta[:, size:])
 
     def made(self, state: LessonState) -> StudentPosterior:
         return self.lesson.posterior(state)
@@ -83,6 +109,13 @@ def dark_knowledge(
     prints["fingerprints"]["data"] = source.fingerprint()
     found = carry_out(work, work.begin(seed), prints, seed, folder, callback, checkpoint_every, progress)
     return expect(found, StudentPosterior, folder)
+
+
+def _at_hand(teacher: Posterior) -> Tensor | None:
+    """All weight vectors (n, D), where they are stored and lie on the device without statistics of their own."""
+    if not isinstance(teacher, SamplesPosterior) or not isinstance(teacher.samples, MemorySamples):
+        return None
+    return None if teacher.samples.buffers else teacher.samples.theta.flatten(0, 1)
 
 
 def _near(posterior: Posterior) -> Posterior:

@@ -24,6 +24,7 @@ from dubito.methods.base import check_count, check_positive
 from dubito.posteriors.generator import Generator, Parameters
 from dubito.rng import Rng
 from dubito.schedules import Schedule
+from dubito.tick import Tick
 
 Objective = Literal["wgan-gp", "wgan", "gan"]
 OPTIMISERS: dict[str, Optimiser] = {  # as released with the paper
@@ -119,12 +120,13 @@ class Game:
         averaged = {name: p.clone() for name, p in generator.items()}
         return GameState(generator, averaged, critic, self.optimiser.init(generator), self.optimiser.init(critic))
 
-    def inputs(self, rng: Rng, n: int, like: Tensor, progress: tuple[int, int]) -> Inputs:
-        """The inputs of one step, rows being among n; progress is the step and how many there will be."""
+    def inputs(self, rng: Rng, n: int, like: Tensor, tick: Tick) -> Inputs:
+        """The inputs of one step, rows being among n."""
         k, size = self.critic_steps, self.settings.batch_size
         uniform = rng.uniform((1, k, size, 2), "rows", like.new_empty(0, dtype=torch.float64))[0]
         z = rng.normal_(like.new_empty(1, k + 1, size, self.settings.noise), "z")[0]
-        rate = torch.full((), schedules.parse(self.settings.schedule)(*progress), device=like.device)
+        number = tick.number(schedules.parse(self.settings.schedule))
+        rate = number if isinstance(number, Tensor) else torch.full((), number, device=like.device)
         return Inputs((uniform[..., 0] * n).long(), uniform[..., 1:].to(like.dtype), z, rate)
 
     def step(self, state: GameState, take: Callable[[Tensor], Tensor], inputs: Inputs) -> GameInfo:

@@ -18,7 +18,7 @@ from dubito.distill.game import Adversarial, Game, GameState
 from dubito.distill.student import DarkKnowledge, Lesson
 from dubito.inputs import Inputs
 from dubito.likelihoods import Likelihood
-from dubito.methods.base import Fate, Method, Sampler, Tick, Weights, check_count
+from dubito.methods.base import Fate, Method, Sampler, Weights, check_count
 from dubito.methods.collect import Collect
 from dubito.methods.sgld import SGLD
 from dubito.net import Net
@@ -27,6 +27,7 @@ from dubito.posteriors.generator import GeneratorPosterior, weight_shapes
 from dubito.priors import Assigned
 from dubito.rng import Rng
 from dubito.target import Batch, Target
+from dubito.tick import Tick
 
 SHOWN = 8  # generated networks that stand for the state, on validation data
 
@@ -72,7 +73,8 @@ class OnlineDistillation(Method[OnlineState]):
     )
 
     answer = "exact"
-    steps_together = True
+    alternates = True
+    selects = False
 
     def __post_init__(self) -> None:
         for name in ("every", "rounds", "buffer"):
@@ -163,9 +165,9 @@ class OnlineDistillation(Method[OnlineState]):
             theta.copy_(self._generated(learner, target, len(theta), tick.rng.child("restart")))
 
     def _rounds(self, state: OnlineState, target: Target, tick: Tick) -> None:
-        game, learner, progress = self._game(target), state.learner, (int(tick.step), tick.steps)
+        game, learner = self._game(target), state.learner
         for number in range(self.rounds):
-            inputs = game.inputs(tick.rng.child(f"round {number}"), self.buffer, learner.buffer, progress)
+            inputs = game.inputs(tick.rng.child(f"round {number}"), self.buffer, learner.buffer, tick)
             info = game.step(learner.game, lambda rows: (learner.buffer[rows] - learner.shift) / learner.scale, inputs)
             state.told.copy_(info.estimate)
 
@@ -198,8 +200,8 @@ class OnlineDistillation(Method[OnlineState]):
         for number in range(self.rounds):
             x = lesson.perturbed(batch.x, tick.rng.child(f"round {number}"))
             outputs = target.outputs(theta, x)
-            at = past * self.rounds + number
-            state.told.copy_(lesson.step(state.learner, x, outputs, own, at, steps))
+            own_time = Tick(torch.tensor(past * self.rounds + number), steps, tick.rng)
+            state.told.copy_(lesson.step(state.learner, x, outputs, own, own_time))
 
     def _lesson(self, target: Target) -> Lesson:
         """The lesson for a target, made once: it holds a copy of the student."""

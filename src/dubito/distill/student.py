@@ -26,6 +26,7 @@ from dubito.posteriors.storage import MemorySamples
 from dubito.posteriors.student import StudentPosterior
 from dubito.rng import Rng
 from dubito.sums import over_draws
+from dubito.tick import Tick
 
 SMOOTHING = 1e-4  # share of the uniform distribution in a teacher's probabilities, whose logarithm a Dirichlet needs
 
@@ -96,9 +97,7 @@ class Lesson:
         made: Inputs = tree_map(moved, plain(x))
         return made
 
-    def step(
-        self, state: LessonState, x: Inputs, outputs: Tensor, own: dict[str, Tensor], at: int, steps: int
-    ) -> Tensor:
+    def step(self, state: LessonState, x: Inputs, outputs: Tensor, own: dict[str, Tensor], tick: Tick) -> Tensor:
         """One update towards the teacher's outputs (draws, B, ...) at x, each under its own noise; the loss, (1,)."""
         mean = over_draws(self.taught, outputs, own, lambda lik, o: lik.mean(o))
         theta = state.theta.detach().requires_grad_()
@@ -106,7 +105,7 @@ class Lesson:
             loss = self._loss(self.net(theta[0], x), mean, outputs, own)
             (grad,) = torch.autograd.grad(loss, theta)
         grad.add_(state.theta, alpha=self.settings.weight_decay)
-        self.settings.descend_(state.theta, grad, state.optim, at, steps)
+        self.settings.descend_(state.theta, grad, state.optim, tick)
         return loss.detach().view(1)
 
     def _loss(self, said: Tensor, mean: Tensor, outputs: Tensor, own: dict[str, Tensor]) -> Tensor:

@@ -18,9 +18,9 @@ from dubito.loop import Record
 from dubito.net import Net
 from dubito.posteriors.base import Posterior
 from dubito.posteriors.load import load
-from dubito.rng import Rng
 from dubito.runs import RunFolder
 from dubito.sources import Resident
+from dubito.tick import Tick
 
 CHECK_DRAWS = 20  # networks behind a score on validation data
 
@@ -59,6 +59,7 @@ class Distillation(ABC):
         if order.steps < 1:
             raise ValueError(f"there is nothing to do in {order.steps} steps; ask for at least one")
         self.net, self.likelihood, self.steps, self.settings, self.held = order
+        self.device = self.net.device
         self.home: RunFolder | None = None
 
     @abstractmethod
@@ -66,8 +67,16 @@ class Distillation(ABC):
         """The state before the first step."""
 
     @abstractmethod
-    def step(self, state: Any, step: int, rng: Rng) -> tuple[Any, Any]:
+    def step(self, state: Any, tick: Tick) -> tuple[Any, Any]:
         """One update."""
+
+    @abstractmethod
+    def obstacle(self) -> str | None:
+        """Why steps cannot be recorded."""
+
+    def ready(self, step: int) -> None:
+        """A recorded step finds all it needs by itself."""
+        return None
 
     @abstractmethod
     def made(self, state: Any) -> Posterior:

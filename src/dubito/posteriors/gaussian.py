@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -85,6 +85,12 @@ class GaussianPosterior(WeightPosterior):
         prior: dict[str, Assigned] = {n: _prior(n, means[n], stds[n]) for n in means}
         return prior | dict.fromkeys(self.net.fixed, Fixed())
 
+    def member(self, index: int) -> Self:
+        """One Gaussian of a mixture, by itself."""
+        buffers = {n: b[index : index + 1] for n, b in self.buffers.items()}
+        one = slice(index, index + 1)
+        return replace(self, mean=self.mean[one], std=self.std[one], buffers=buffers)
+
     @property
     def random(self) -> Tensor:
         """(D,): which coordinates have a spread."""
@@ -97,7 +103,11 @@ class GaussianPosterior(WeightPosterior):
 
     def save(self, folder: str | Path) -> None:
         held = {"mean": self.mean, "std": self.std, **{BUFFER + n: b for n, b in self.buffers.items()}}
-        files.save_tensors(folder, self, TENSORS, held)
+        files.save_tensors(folder, self, TENSORS, held, self._settings())
+
+    def _settings(self) -> dict[str, float]:
+        """What else its file must tell."""
+        return {}
 
     def __len__(self) -> int:
         return len(self.mean)

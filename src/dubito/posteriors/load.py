@@ -15,7 +15,7 @@ from dubito.config import from_dict, to_dict
 from dubito.likelihoods import Likelihood
 from dubito.net import Net
 from dubito.nn import build
-from dubito.posteriors import dropout, files, gaussian, generator, mixture, samples, student
+from dubito.posteriors import dropout, files, gaussian, generator, mixture, samples, sparse, student
 from dubito.posteriors.base import Posterior
 from dubito.posteriors.samples import Form, SamplesPosterior
 from dubito.posteriors.storage import Damaged, JoinedSamples
@@ -25,6 +25,7 @@ OPENERS: dict[str, Callable[[Path, Mapping[str, Any], Net, Likelihood], Posterio
     "samples": samples.stored,
     "dropout": dropout.stored,
     "gaussian": gaussian.stored,
+    "sparse": sparse.stored,
     "mixture": mixture.stored,
     "generator": generator.stored,
     "student": student.stored,

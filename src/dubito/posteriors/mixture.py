@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -36,6 +36,9 @@ class MixturePosterior(GaussianPosterior):
         rng = Rng(seed).child("component")
         uniform = [rng.uniform((1,), "which", ends, i) for i in index]
         return torch.searchsorted(ends, torch.cat(uniform), right=True).tolist() if index else []
+
+    def member(self, index: int) -> Self:
+        return replace(super().member(index), share=torch.ones_like(self.share[:1]))
 
     def to(self, device: str | torch.device) -> "MixturePosterior":
         moved = replace(self, net=self.net.to(device), mean=self.mean.to(device), std=self.std.to(device))
