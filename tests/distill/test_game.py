@@ -100,6 +100,17 @@ def test_adam_and_rmsprop_are_those_of_torch():
         torch.testing.assert_close(ours["p"], theirs.detach())
 
 
+def test_adam_in_plain_operations_is_the_fused_one():
+    optimiser, rate = Optimiser("adam", 0.02, 0.5, 0.9), torch.tensor(0.01)
+    parts = [[torch.tensor([1.0, -2.0])], [torch.zeros(2)], [torch.zeros(2)]]
+    other = [[t.clone() for t in part] for part in parts]
+    for count in range(4):
+        grads = [torch.tensor([0.3, -4.0]) * (count + 1)]
+        optimiser._adam_(parts[0], grads, *parts[1:], torch.tensor(float(count)), rate)
+        optimiser._fused_(other[0], grads, *other[1:], torch.tensor(float(count)), rate)
+    torch.testing.assert_close(parts, other)
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
+from dubito.optim import EPSILON
+
 
 class Moments(NamedTuple):
     """Running first and second moments of each gradient, and how many updates were made, 0-d."""
@@ -46,17 +48,45 @@ class Optimiser:
         """One update along -gradient, with the learning rate times `rate`, 0-d."""
         step_size = self.learning_rate * rate
         held = [p.detach() for p in parameters.values()]
-        second = list(moments.second.values())
+        first, second = list(moments.first.values()), list(moments.second.values())
         if self.kind == "rmsprop":
             for p, g, v in zip(held, grads, second, strict=True):
                 v.mul_(self.second_decay).addcmul_(g, g, value=1 - self.second_decay)
-                p.sub_(g / v.sqrt().add_(1e-8) * step_size)
-            moments.updates.add_(1)
-            return
-        counts = [moments.updates.clone() for _ in held]  # the kernel counts this update in each
-        adam(
-            held, list(grads), list(moments.first.values()), second, [], counts, fused=True, amsgrad=False,
-            beta1=self.first_decay, beta2=self.second_decay, lr=step_size, weight_decay=0.0, eps=1e-8,
-            maximize=False,
-        )  # fmt: skip
+                p.sub_(g / v.sqrt().add_(EPSILON) * step_size)
+        elif moments.updates.device.type == "cpu":
+            self._fused_(held, grads, first, second, moments.updates, step_size)
+        else:
+            self._adam_(held, grads, first, second, moments.updates, step_size)
         moments.updates.add_(1)
+
+    def _adam_(
+        self,
+        held: Sequence[Tensor],
+        grads: Sequence[Tensor],
+        first: Sequence[Tensor],
+        second: Sequence[Tensor],
+        updates: Tensor,
+        step_size: Tensor,
+    ) -> None:
+        """Adam in plain operations, which a compiler can fuse."""
+        bias1, bias2 = (1 - torch.pow(decay, updates + 1) for decay in (self.first_decay, self.second_decay))
+        for p, g, m, v in zip(held, grads, first, second, strict=True):
+            m.lerp_(g, 1 - self.first_decay)
+            v.mul_(self.second_decay).addcmul_(g, g, value=1 - self.second_decay)
+            p.sub_(m / (v / bias2).sqrt().add_(EPSILON) * (step_size / bias1))
+
+    def _fused_(
+        self,
+        held: list[Tensor],
+        grads: Sequence[Tensor],
+        first: list[Tensor],
+        second: list[Tensor],
+        updates: Tensor,
+        step_size: Tensor,
+    ) -> None:
+        """The same in one pass over memory, for the CPU."""
+        counts = [updates.clone() for _ in held]  # the kernel counts this update in each
+        adam(
+            held, list(grads), first, second, [], counts, fused=True, amsgrad=False, beta1=self.first_decay,
+            beta2=self.second_decay, lr=step_size, weight_decay=0.0, eps=EPSILON, maximize=False,
+        )  # fmt: skip
