@@ -112,7 +112,7 @@ class Variational(Optimised, Method[VariationalState]):
         return VariationalState(q, self.optim_init(q), target.net.buffers(len(theta)))
 
     def step(self, state: VariationalState, batch: Batch, target: Target, tick: Tick) -> tuple[VariationalState, Info]:
-        mean, std = state.mean, state.std
+        mean, (std, slope) = state.mean, _softplus(state.rho)
         expected = self._drawn if self.estimator == "weights" else self._noisy
         fit = expected(mean, std, batch, target, state.buffers, tick.rng.child("variational"))
         kl = divergence(
@@ -129,7 +129,7 @@ class Variational(Optimised, Method[VariationalState]):
         by_mean, by_rho = grad.chunk(2, dim=1)
         torch.mul(kl.by_mean, share, out=by_mean).sub_(fit.by_mean, alpha=1 / target.temperature)
         torch.mul(kl.by_std, share, out=by_rho).sub_(fit.by_std, alpha=1 / target.temperature)
-        by_rho.mul_(state.rho.sigmoid())  # the slope of softplus
+        by_rho.mul_(slope)
         self.descend_(state.q, grad, state.optim, int(tick.step), tick.steps)
         return state, Info(-fit.log_lik, kl.kl / target.n_data)
 
@@ -183,3 +183,10 @@ class Variational(Optimised, Method[VariationalState]):
         if self.empirical_bayes is None or not spans:
             return []
         return [spans] if self.empirical_bayes == "global" else [[span] for span in spans]
+
+
+def _softplus(rho: Tensor) -> tuple[Tensor, Tensor]:
+    """log(1 + e^rho) and its slope e^rho / (1 + e^rho), from one exponential."""
+    power = rho.clamp_max(30.0).exp_()  # further up softplus is the identity, and a larger power would overflow
+    std = torch.maximum(power.log1p(), rho)
+    return std, power.div_(power + 1)
