@@ -101,7 +101,7 @@ def _ours(estimator: Estimator, draws: int, x: Tensor, y: Tensor) -> Step:
 
 
 class _Gaussian(nn.Module):
-    """What people write: means and rhos, a draw of all weights, and the closed KL."""
+    """What people write: means and rhos, and for every draw of all weights log q(w) - log p(w), as in the paper."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -110,26 +110,24 @@ class _Gaussian(nn.Module):
         self.means = nn.ParameterList(p.detach().clone() for p in module.parameters())
         self.rhos = nn.ParameterList(torch.full_like(p, math.log(math.expm1(0.01))) for p in module.parameters())
 
-    def forward(self, x: Tensor) -> Tensor:
-        pairs = zip(self.names, self.means, self.rhos, strict=True)
-        weights = {name: mean + F.softplus(rho) * torch.randn_like(mean) for name, mean, rho in pairs}
-        return torch.func.functional_call(self.module[0], weights, x)
-
-    def kl(self) -> Tensor:
-        parts = []
-        for mean, rho in zip(self.means, self.rhos, strict=True):
-            std = F.softplus(rho)
-            parts.append((math.log(STD) - std.log() + (std**2 + mean**2) / (2 * STD**2) - 0.5).sum())
-        return torch.stack(parts).sum()
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        weights, parts = {}, []
+        for name, mean, rho in zip(self.names, self.means, self.rhos, strict=True):
+            std, eps = F.softplus(rho), torch.randn_like(mean)
+            weights[name] = weight = mean + std * eps
+            parts.append((weight.square() / (2 * STD**2) - std.log() - eps.square() / 2 + math.log(STD)).sum())
+        return torch.func.functional_call(self.module[0], weights, x), torch.stack(parts).sum()
 
 
 def _one_after_another(draws: int, x: Tensor, y: Tensor) -> Step:
-    """Ten weight draws, their losses added up, one backward pass."""
+    """Weight draws in a Python loop, their losses added up, one backward pass."""
     module = _Gaussian(_net(x.device))
-    return _descending(
-        module,
-        lambda: torch.stack([F.cross_entropy(module(x), y) for _ in range(draws)]).mean() + module.kl() / N,
-    )
+
+    def loss() -> Tensor:
+        passes = [module(x) for _ in range(draws)]
+        return torch.stack([F.cross_entropy(outputs, y) + kl / N for outputs, kl in passes]).mean()
+
+    return _descending(module, loss)
 
 
 def _peers(x: Tensor, y: Tensor, missing: dict[str, str]) -> dict[str, Step]:

@@ -25,7 +25,7 @@ class Divergence(NamedTuple):
     energy: Tensor
     entropy: Tensor
     by_mean: Tensor
-    by_std: Tensor
+    by_log_std: Tensor
 
     @property
     def kl(self) -> Tensor:
@@ -37,6 +37,7 @@ def divergence(
     prior: FlatPrior,
     mean: Tensor,
     std: Tensor,
+    log_std: Tensor,
     eps: Sequence[Tensor],
     *,
     points: Sequence[slice] = (),
@@ -49,21 +50,23 @@ def divergence(
     its prior's scale at the optimum, see `squared_scales`.
     """
     centred = mean if prior.mean is None else mean - prior.mean
-    by_mean, by_std = centred * prior.precision, std * prior.precision
-    energy = 0.5 * (_dot(by_mean, centred) + _dot(by_std, std)) - prior.log_norm
+    by_mean, by_log_std = centred * prior.precision, std.square().mul_(prior.precision)
+    energy = 0.5 * (_dot(by_mean, centred) + by_log_std.sum(1)) - prior.log_norm
     scales = squared_scales(prior, mean, std, groups)
     for group, scale in zip(groups, scales.unbind(1), strict=True):
         size = _size(group)
         energy = energy + 0.5 * size * (1 - scale + scale.log())
         for span in group:
             by_mean[:, span] /= scale.unsqueeze(1)
-            by_std[:, span] /= scale.unsqueeze(1)
+            by_log_std[:, span] /= scale.unsqueeze(1)
     for span, *part in _drawn(prior, mean, std, eps):
-        energy, by_mean[:, span], by_std[:, span] = energy + part[0], part[1], part[2]
-    entropy, slope = _entropy(std, points)
+        energy, by_mean[:, span], by_log_std[:, span] = energy + part[0], part[1], part[2] * std[:, span]
     if temperature != 1:
-        by_mean, by_std = by_mean / temperature, by_std / temperature
-    return Divergence(energy, entropy, by_mean, by_std.sub_(slope))
+        by_mean, by_log_std = by_mean / temperature, by_log_std / temperature
+    by_log_std.sub_(1)
+    for span in points:
+        by_log_std[:, span] = 0
+    return Divergence(energy, _entropy(log_std, points), by_mean, by_log_std)
 
 
 def squared_scales(prior: FlatPrior, mean: Tensor, std: Tensor, groups: Sequence[Group]) -> Tensor:
@@ -95,16 +98,12 @@ def _drawn(
         yield span, energy.detach(), by_centre, by_spread
 
 
-def _entropy(std: Tensor, points: Sequence[slice]) -> tuple[Tensor, Tensor]:
-    """H[q], (S,), and its gradient by std, (S, D)."""
-    log = std.log()
+def _entropy(log_std: Tensor, points: Sequence[slice]) -> Tensor:
+    """H[q], (S,); its gradient by every log std is 1."""
+    finite = log_std.clone() if points else log_std
     for span in points:
-        log[:, span] = 0
-    entropy = log.sum(1) + (std.shape[1] - _size(points)) * (0.5 + LOG_SQRT_2PI)
-    slope = torch.reciprocal(std, out=log)  # in the same memory: fresh pages cost more than the division
-    for span in points:
-        slope[:, span] = 0
-    return entropy, slope
+        finite[:, span] = 0
+    return finite.sum(1) + (log_std.shape[1] - _size(points)) * (0.5 + LOG_SQRT_2PI)
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:

@@ -145,10 +145,12 @@ def make_noise(scheme: Scheme, layout: Layout, batch: int, shape: tuple[int, int
 class Noising(TorchFunctionMode):
     """Put noise on the outputs of some calls, recognised by the mean tensors in them."""
 
-    def __init__(self, scheme: Scheme, means: Mapping[str, Tensor], stds: Mapping[str, Tensor], noise: Noise) -> None:
+    def __init__(
+        self, scheme: Scheme, means: Mapping[str, Tensor], spreads: Mapping[str, Tensor], noise: Noise
+    ) -> None:
         super().__init__()
         self.sites = {id(means[site.name]): site for site in scheme.sites}
-        self.stds, self.noise = stds, noise
+        self.spreads, self.noise = spreads, noise  # variances for local, standard deviations for flipout
         self.perturb = self._local if scheme.estimator == "local" else self._flipped
 
     def __torch_function__(
@@ -170,10 +172,10 @@ class Noising(TorchFunctionMode):
         return self.perturb(site, call, outputs)
 
     def _local(self, site: Site, call: Call, outputs: Tensor) -> Tensor:
-        return local(call, outputs, *self._spread(site, self.stds), self.noise[f"{site.name}/outputs"])
+        return local(call, outputs, *self._spread(site, self.spreads), self.noise[f"{site.name}/outputs"])
 
     def _flipped(self, site: Site, call: Call, outputs: Tensor) -> Tensor:
-        change = {name: self.stds[name] * self.noise[name] for name in (site.weight, site.bias) if name}
+        change = {name: self.spreads[name] * self.noise[name] for name in (site.weight, site.bias) if name}
         r, s = self.noise[f"{site.name}/r"], self.noise.get(f"{site.name}/s")
         return flipped(call, outputs, *self._spread(site, change), r, s)
 
@@ -183,19 +185,16 @@ class Noising(TorchFunctionMode):
 
 
 def local(call: Call, outputs: Tensor, weight: Tensor | None, bias: Tensor | None, zeta: Tensor) -> Tensor:
-    """A call's outputs with the noise of weights and biases of these standard deviations, zeta in their shape."""
+    """A call's outputs with the noise of weights and biases of these variances, zeta in their shape."""
     if weight is None:
-        return outputs if bias is None else outputs + call.aligned(bias) * zeta
+        return outputs if bias is None else outputs + call.aligned(bias.sqrt()) * zeta
     floor = torch.finfo(outputs.dtype).tiny  # the root has no slope at 0
-    if bias is None:
-        variance = call(squared(call.x), squared(weight), None) + floor
-    else:
-        variance = call(squared(call.x), squared(weight), squared(bias) + floor)
-    return torch.addcmul(outputs, variance.sqrt(), zeta)
+    variance = call(call.x.square(), weight, None if bias is None else bias + floor)
+    return torch.addcmul(outputs, (variance + floor if bias is None else variance).sqrt(), zeta)
 
 
 class _Square(torch.autograd.Function):
-    """x^2 whose gradient 2 x g takes two passes over memory and not four."""
+    """x^2, with a gradient 2 x g that passes over memory twice and not four times."""
 
     generate_vmap_rule = True
 
@@ -214,7 +213,7 @@ class _Square(torch.autograd.Function):
 
 
 def squared(x: Tensor) -> Tensor:
-    """x^2."""
+    """x^2 of a large vector."""
     return cast(Tensor, _Square.apply(x)) if x.requires_grad else x.square()
 
 

@@ -1,10 +1,11 @@
 """Mean-field variational inference, "Bayes by Backprop": a Gaussian over every weight (Blundell et al. 2015).
 
-    q(theta) = N(mean, diag softplus(rho)^2)
+    q(theta) = N(mean, diag exp(log_std)^2)
     loss(q)  = -1/B sum_i E_q[log p(y_i | f(theta, x_i))] / T + w (-E_q[log p(theta)] / T - H[q]) / N
 
 https://arxiv.org/abs/1505.05424. The expectation of the fit is taken over draws by one of three estimators, see
-`dubito.noisy`; w is 1, or a schedule that ends at 1 or averages 1 over an epoch.
+`dubito.noisy`; w is 1, or a schedule that ends at 1 or averages 1 over an epoch. The paper's softplus has the logarithm
+in its place: they agree where a standard deviation is small, and the entropy needs no other function of it.
 """
 
 import math
@@ -13,7 +14,6 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from dubito import running
@@ -32,7 +32,7 @@ from dubito.target import Batch, Target, random_names
 
 
 class VariationalState(NamedTuple):
-    """Means and rho of each member side by side, (S, 2 D), their optimiser's moments, and running statistics."""
+    """Means and log stds of each member side by side, (S, 2 D), their optimiser's moments, and running statistics."""
 
     q: Tensor
     optim: OptimState
@@ -44,14 +44,14 @@ class VariationalState(NamedTuple):
         return self.q.chunk(2, dim=1)[0]
 
     @property
-    def rho(self) -> Tensor:
+    def log_std(self) -> Tensor:
         """(S, D): -inf for what has no distribution."""
         return self.q.chunk(2, dim=1)[1]
 
     @property
     def std(self) -> Tensor:
-        """softplus(rho), (S, D): exactly 0 for what has no distribution."""
-        return F.softplus(self.rho)
+        """(S, D): exactly 0 for what has no distribution."""
+        return self.log_std.exp()
 
 
 class Fit(NamedTuple):
@@ -105,20 +105,21 @@ class Variational(Optimised, Method[VariationalState]):
         return {name: Fate("random", *paths[name]) for name in names}
 
     def init(self, theta: Tensor, target: Target, tick: Tick) -> VariationalState:
-        rho = torch.full_like(theta, math.log(math.expm1(self.init_std)))
+        log_std = torch.full_like(theta, math.log(self.init_std))
         for span in target.points:
-            rho[:, span] = -torch.inf
-        q = torch.cat([theta, rho], dim=1)
+            log_std[:, span] = -torch.inf
+        q = torch.cat([theta, log_std], dim=1)
         return VariationalState(q, self.optim_init(q), target.net.buffers(len(theta)))
 
     def step(self, state: VariationalState, batch: Batch, target: Target, tick: Tick) -> tuple[VariationalState, Info]:
-        mean, (std, slope) = state.mean, _softplus(state.rho)
+        mean, std = state.mean, state.std
         expected = self._drawn if self.estimator == "weights" else self._noisy
         fit = expected(mean, std, batch, target, state.buffers, tick.rng.child("variational"))
         kl = divergence(
             target.flat_prior,
             mean,
             std,
+            state.log_std,
             fit.eps,
             points=target.points,
             groups=self._groups(target),
@@ -126,10 +127,9 @@ class Variational(Optimised, Method[VariationalState]):
         )
         share = self._share(int(tick.step), tick.steps, target.n_data // n_rows(batch.x)) / target.n_data
         grad = torch.empty_like(state.q)
-        by_mean, by_rho = grad.chunk(2, dim=1)
+        by_mean, by_log_std = grad.chunk(2, dim=1)
         torch.mul(kl.by_mean, share, out=by_mean).sub_(fit.by_mean, alpha=1 / target.temperature)
-        torch.mul(kl.by_std, share, out=by_rho).sub_(fit.by_std, alpha=1 / target.temperature)
-        by_rho.mul_(slope)
+        torch.mul(kl.by_log_std, share, out=by_log_std).addcmul_(fit.by_std, std, value=-1 / target.temperature)
         self.descend_(state.q, grad, state.optim, int(tick.step), tick.steps)
         return state, Info(-fit.log_lik, kl.kl / target.n_data)
 
@@ -183,10 +183,3 @@ class Variational(Optimised, Method[VariationalState]):
         if self.empirical_bayes is None or not spans:
             return []
         return [spans] if self.empirical_bayes == "global" else [[span] for span in spans]
-
-
-def _softplus(rho: Tensor) -> tuple[Tensor, Tensor]:
-    """log(1 + e^rho) and its slope e^rho / (1 + e^rho), from one exponential."""
-    power = rho.clamp_max(30.0).exp_()  # further up softplus is the identity, and a larger power would overflow
-    std = torch.maximum(power.log1p(), rho)
-    return std, power.div_(power + 1)
