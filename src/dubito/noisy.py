@@ -209,12 +209,12 @@ class _Square(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
-        return (grad * x).mul_(2)
+        return cast(Tensor, x * grad).mul_(2)
 
 
 def squared(x: Tensor) -> Tensor:
     """x^2 of a large vector."""
-    return cast(Tensor, _Square.apply(x)) if x.requires_grad else x.square()
+    return cast(Tensor, _Square.apply(x)) if x.requires_grad else x.square()  # type: ignore[no-untyped-call]
 
 
 def flipped(

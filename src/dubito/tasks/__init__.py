@@ -1,0 +1,1 @@
+"""What a posterior is good for, one task a file: posteriors and data in, a `Result` out."""
