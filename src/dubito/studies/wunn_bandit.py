@@ -1,7 +1,8 @@
 """Mushrooms: eat or skip, by Thompson sampling under Bayes by Backprop, greedily, and now and then by chance.
 
 Eating an edible mushroom brings 5, a poisonous one -35 or 5 with equal chance, skipping nothing. After every
-interaction the networks learn from mini-batches of the last 4,096. All runs of a method are members that train side by side.
+interaction the networks learn from mini-batches of the last 4,096. All runs of a method are members that train side by
+side.
 """
 
 from typing import Any
