@@ -102,7 +102,10 @@ def _figure(found: Mapping[str, Posterior], data: Split, settings: Settings) -> 
 def _summary(rows: Mapping[str, list[Cell]]) -> str:
     grown = {n: float(str(v[6])) / float(str(v[3])) for n, v in rows.items() if v[3] is not None}
     words = ", ".join(f"{n} {g:.1f} times" for n, g in grown.items())
-    return f"From inside the data to x = {OUTSIDE[-1]:g} the distance between the quartiles grows: {words}. The plain network draws one line everywhere."
+    return (
+        f"From inside the data to x = {OUTSIDE[-1]:g} the distance between the quartiles grows: {words}. The plain "
+        "network draws one line everywhere."
+    )
 
 
 STUDY = Study(

@@ -32,8 +32,12 @@ PUBLISHED = {  # seconds per epoch at 1 and at 10 draws, and the slope of the te
         "vmap": (0.096, 0.182, 0.0096),
         "vmap + local": (0.090, 0.149, 0.0066),
     },
-    "classification": {"sequential": (14.3, 94.0, 8.84), "vmap": (15.1, 52.0, 4.09), "vmap + local": (10.2, 17.1, 0.775)},
-}  # fmt: skip
+    "classification": {
+        "sequential": (14.3, 94.0, 8.84),
+        "vmap": (15.1, 52.0, 4.09),
+        "vmap + local": (10.2, 17.1, 0.775),
+    },
+}
 PRIOR_STD = 0.1
 
 
@@ -215,8 +219,8 @@ def _summary(costs: Costs, draws: Sequence[int]) -> str:
 STUDY = Study(
     "wunn-timing",
     "What another draw costs",
-    "a report on Weight Uncertainty in Neural Networks (Blundell et al., ICML 2015) by vmap and local reparameterisation, "
-    "timed on an A100.",
+    "a student report on Weight Uncertainty in Neural Networks (Blundell et al., ICML 2015) by vmap and local "
+    "reparameterisation, timed on an A100.",
     "seconds per epoch and memory for 1 to 10 draws: sequential, vmap, vmap with local reparameterisation",
     run,
 )
