@@ -8,8 +8,7 @@ from torch import Tensor
 from torch.distributions import Normal as Reference
 from torch.distributions import kl_divergence
 
-from dubito import divergence as divergences
-from dubito.divergence import Divergence, squared_scales
+from dubito.divergence import divergence, dropout_divergence, squared_scales
 from dubito.layout import Layout
 from dubito.priors import Assigned, Laplace, Normal, Normals, Point, Prior, ScaleMixture, StudentT
 from dubito.target import FlatPrior
@@ -40,10 +39,6 @@ def eps(prior: FlatPrior, draws: int) -> list[Tensor]:
     return [torch.randn(shape, generator=G, dtype=torch.float64) for shape in shapes]
 
 
-def divergence(prior: FlatPrior, mean: Tensor, std: Tensor, noise: list[Tensor], **options) -> Divergence:
-    return divergences.divergence(prior, mean, std, std.log(), noise, **options)
-
-
 def test_normal_priors_are_closed_and_exact():
     prior = flat(a=Normal(0.7), b=VECTOR, c=Normal(2.0, mean=-1.0))
     found = divergence(prior, MEAN, STD, [])
@@ -66,7 +61,7 @@ def test_draws_agree_with_the_closed_form_within_their_error():
     variance = ((STD.square() / scale.square()).square() / 2 + (STD * centred / scale.square()).square()).sum(1)
     assert bool(((found.kl - exact.kl).abs() < 5 * (variance / draws).sqrt()).all())
     torch.testing.assert_close(found.by_mean, exact.by_mean, rtol=0.1, atol=0.2)
-    torch.testing.assert_close(found.by_log_std, exact.by_log_std, rtol=0.1, atol=0.3)
+    torch.testing.assert_close(found.by_std, exact.by_std, rtol=0.1, atol=0.3)
 
 
 @pytest.mark.parametrize("prior", [ScaleMixture(0.25, 1.0, math.exp(-6)), Laplace(0.5), StudentT(3.0, 0.4)])
@@ -121,7 +116,7 @@ def test_gradients_by_finite_differences(case):
         torch.testing.assert_close(found.by_mean[:, i], slope, rtol=1e-5, atol=1e-6)
         if bool((std[:, i] > 0).all()):
             slope = (loss(MEAN, std + nudge) - loss(MEAN, std - nudge)) / (2 * step)
-            torch.testing.assert_close(found.by_log_std[:, i], slope * std[:, i], rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(found.by_std[:, i], slope, rtol=1e-5, atol=1e-6)
 
 
 def test_points_bring_their_density_and_no_entropy():
@@ -158,3 +153,56 @@ def test_learned_scales_are_where_the_kl_is_least(shared):
     zero_mean = flat(a=Normal(3.0))
     found = squared_scales(zero_mean, MEAN, STD, [[spans["a"]]]) * 9
     torch.testing.assert_close(found[:, 0], (MEAN.square() + STD.square())[:, spans["a"]].mean(1))
+
+
+# -- priors without a scale ------------------------------------------------------------------------------------
+
+
+def exact_dropout_kl(log_alpha: float) -> float:
+    """E log|1 + sqrt(alpha) z| - 1/2 log alpha + (gamma + log 2) / 2, 0 at alpha = inf: midpoints, 6e-5 apart."""
+    z = (torch.arange(400_000, dtype=torch.float64) + 0.5) * (24 / 400_000) - 12
+    density = (-z.square() / 2).exp() * (24 / 400_000) / math.sqrt(2 * math.pi)
+    mean = float(density @ (1 + math.exp(log_alpha / 2) * z).abs().log())
+    return mean - log_alpha / 2 + (0.5772156649015329 + math.log(2)) / 2
+
+
+def test_the_approximate_kl_of_the_log_uniform_prior_is_within_a_hundredth_of_quadrature():
+    ratio = torch.linspace(-8, 8, 65, dtype=torch.float64)
+    mean = torch.full((65, 1), 0.3, dtype=torch.float64)
+    found = dropout_divergence("log-uniform", mean, mean * (ratio / 2).exp().unsqueeze(1), clip=8.001).kl
+    exact = torch.tensor([exact_dropout_kl(float(r)) for r in ratio], dtype=torch.float64)
+    assert float((found - exact).abs().max()) < 0.01
+    assert float(exact[0]) > 4 and abs(float(exact[-1])) < 1e-2
+
+
+def test_ard_is_the_normal_kl_at_each_weights_best_scale():
+    found = dropout_divergence("ard", MEAN, STD, clip=50.0).kl
+    best = (MEAN.square() + STD.square()).sqrt()
+    torch.testing.assert_close(found, kl_divergence(Reference(MEAN, STD), Reference(0.0, best)).sum(1))
+
+
+@pytest.mark.parametrize("kind", ["log-uniform", "ard"])
+@pytest.mark.parametrize("temperature", [1.0, 0.3])
+def test_gradients_of_dropout_divergences(kind, temperature):
+    def loss(mean: Tensor, std: Tensor) -> Tensor:
+        part = dropout_divergence(kind, mean, std, clip=8.0, temperature=temperature)
+        return (part.energy / temperature - part.entropy).sum()
+
+    mean, std = MEAN.clone().requires_grad_(), STD.clone().requires_grad_()
+    by_mean, by_std = torch.autograd.grad(loss(mean, std), (mean, std))
+    found = dropout_divergence(kind, MEAN, STD, clip=8.0, temperature=temperature)
+    torch.testing.assert_close(found.by_mean, by_mean)
+    torch.testing.assert_close(found.by_std, by_std)
+    step = 1e-6
+    moved = MEAN.clone()
+    moved[0, 3] += step
+    slope = float(loss(moved, STD) - loss(MEAN, STD)) / step
+    assert slope == pytest.approx(float(found.by_mean[0, 3]), rel=1e-3)
+
+
+def test_what_is_clipped_or_no_part_of_it_has_no_slope():
+    mean, std = torch.tensor([[0.0, 1e-9, 5.0, 0.4]]), torch.tensor([[0.1, 0.1, 1e-6, 0.0]])
+    found = dropout_divergence("log-uniform", mean, std, clip=8.0)
+    assert not found.by_mean.any() and not found.by_std.any() and bool(torch.isfinite(found.kl))
+    only = dropout_divergence("log-uniform", mean[:, :3], std[:, :3], clip=8.0)
+    torch.testing.assert_close(found.kl, only.kl)

@@ -26,8 +26,11 @@ class Counter:
         self.losses, self.press, self.stop_at = losses or {}, press, stop
         self.saved, self.kept = [], []
 
-    def step(self, state, step, rng):
-        assert rng.step == step
+    device = torch.device("cpu")
+
+    def step(self, state, tick):
+        step = int(tick.step)
+        assert tick.rng.step == step and tick.recorder is None
         if step == self.press:
             os.kill(os.getpid(), signal.SIGINT)
         fit, complexity = self.losses.get(step, (1.0, 0.5))
@@ -102,10 +105,10 @@ def test_divergence_names_step_quantity_and_cure(loss, quantity):
 
 def test_watch_looks_at_every_member():
     watch = Watch()
-    watch.add(Info(torch.tensor([0.0, 1.0]), torch.zeros(2)), 0)
+    watch.add(Info(torch.tensor([0.0, 1.0]), torch.zeros(2)), torch.tensor(0))
     watch.check()
-    watch.add(Info(torch.tensor([0.0, torch.nan]), torch.zeros(2)), 1)
-    watch.add(Info(torch.tensor([0.0, 0.0]), torch.zeros(2)), 2)
+    watch.add(Info(torch.tensor([0.0, torch.nan]), torch.zeros(2)), torch.tensor(1))
+    watch.add(Info(torch.tensor([0.0, 0.0]), torch.zeros(2)), torch.tensor(2))
     with pytest.raises(Diverged, match="at step 1"):
         watch.check()
 
@@ -134,7 +137,7 @@ def test_ctrl_c_at_an_early_stop_is_an_early_stop():
 
 def test_a_second_ctrl_c_does_not_wait():
     class Stubborn(Counter):
-        def step(self, state, step, rng):
+        def step(self, state, tick):
             os.kill(os.getpid(), signal.SIGINT)
             os.kill(os.getpid(), signal.SIGINT)
             raise AssertionError("the second one was not heard")

@@ -5,6 +5,7 @@ import torch
 
 from dubito import schedules
 from dubito.optim import Optimised
+from dubito.tick import Tick
 
 STEPS = 30
 
@@ -18,7 +19,7 @@ def ours(settings: Optimised, theta: torch.Tensor) -> torch.Tensor:
     state = settings.optim_init(theta)
     for step in range(STEPS):
         grad = torch.func.grad(loss)(theta)
-        settings.descend_(theta, grad, state, step, STEPS)
+        settings.descend_(theta, grad, state, Tick.at(step, STEPS))
     return theta
 
 

@@ -11,9 +11,11 @@ from dubito.schedules import (
     CyclicalCosine,
     Linear,
     Polynomial,
+    Rise,
     Schedule,
     StepDecay,
     WarmUp,
+    ends_at_one,
     halving,
     parse,
 )
@@ -145,3 +147,15 @@ def test_halving_averages_one_over_an_epoch_of_any_length(batches):
     if batches <= 60:
         exact = [batches * 2 ** (batches - i) / (2**batches - 1) for i in range(1, batches + 1)]
         assert weights[:batches] == pytest.approx(exact)
+
+
+def test_a_rise_is_the_papers_warm_up():
+    """Nothing for 4 of 200 epochs, everything from the 20th on (Molchanov et al. 2017)."""
+    rise = Rise(0.02, 0.1)
+    values = [rise(epoch, 200) for epoch in range(200)]
+    assert not any(values[:5]) and values[12] == pytest.approx(0.5) and set(values[20:]) == {1.0}
+    assert all(a <= b for a, b in pairwise(values)) and rise.depends_on_steps
+    for start, end in [(0.5, 0.5), (-0.1, 0.5), (0.2, 1.1)]:
+        with pytest.raises(ValueError, match="Rise: start is"):
+            Rise(start, end)
+    assert ends_at_one(rise) and ends_at_one(WarmUp(3)) and not ends_at_one(WarmUp(3, Cosine()))

@@ -12,7 +12,7 @@ from dubito.priors import assign
 from dubito.results import Result
 from dubito.selfcheck import checks, problems, verdicts
 from dubito.selfcheck.plans import QUICK, Effort, plan
-from dubito.selfcheck.problems import RATE, closed_form, quadrature
+from dubito.selfcheck.problems import RATE, Dropping, closed_form, quadrature
 from dubito.selfcheck.verdicts import TOLERANCES, Measured, failures
 from dubito.target import Batch, Target
 
@@ -98,7 +98,7 @@ def test_dropout_on_the_inputs_of_a_linear_model_is_ridge_regression():
     gram = x.T @ x
     ridge = RATE / (1 - RATE) * torch.diag(gram.diagonal()) + torch.eye(2, dtype=torch.float64) / problem.prior.std**2
     mode = torch.linalg.solve(gram + ridge, x.T @ y)
-    torch.testing.assert_close(problem.mode(RATE), mode)
+    torch.testing.assert_close(problem.mode(Dropping(RATE)), mode)
     mean, variance = problem.predicted(mode, RATE)
     grid = problem.grid.double()
     torch.testing.assert_close(mean, grid @ mode)
@@ -164,8 +164,8 @@ class Free(dubito.MAP):
 class Wild(dubito.SGLD):
     """Steps without bound."""
 
-    def epsilon(self, tick, target):
-        return 1e6
+    def sizes(self, tick, target):
+        return 5e5, 1e3
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_dropout_off_in_training_does_not_pass():
     class Dry(dubito.MCDropout):
         def step(self, state, batch, target, tick):
             parts, grad = target.value_and_grad(state.theta, batch)
-            self.descend_(state.theta, grad.div_(-target.n_data), state.optim, int(tick.step), tick.steps)
+            self.descend_(state.theta, grad.div_(-target.n_data), state.optim, tick)
             return state, methods.base.info(parts.log_lik, parts.log_prior, target)
 
     row = selfcheck.check(Dry, ROUND, closed_form(ROUND), SHORT)

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "fit", "plan", "load", "merge",
+    "fit", "plan", "load", "merge", "load_network",
     "Posterior", "Prediction", "Method", "Target", "Net", "Tick",
-    "MAP", "DeepEnsemble", "SnapshotEnsemble", "MCDropout", "Variational",
+    "MAP", "DeepEnsemble", "SnapshotEnsemble", "MCDropout", "AlphaDivergenceDropout", "GaussianDropout",
+    "Variational", "VariationalDropout", "SparseVD",
     "SGLD", "PSGLD", "SGHMC", "CyclicalSGLD", "CyclicalSGHMC", "HMC",
     "Likelihood", "Categorical", "Bernoulli", "Gaussian", "Poisson",
     "Prior", "Normal", "ScaleMixture", "Laplace", "StudentT", "FanIn", "Centred", "Fixed", "Point",

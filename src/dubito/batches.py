@@ -27,7 +27,7 @@ class Batches:
         self.source, self.size, self.seed = source, batch_size, seed
         self.device, self.augment = device, augment
         self.per_epoch = source.n // batch_size
-        self._epoch, self._order = -1, torch.empty(0)
+        self._epoch, self._order = -1, torch.empty(source.n, dtype=torch.long, device=device)
         self._whole: Batch | None = None
 
     @property
@@ -36,7 +36,7 @@ class Batches:
         return self.source.n
 
     def __call__(self, step: int) -> Batch:
-        if self.size == self.n and isinstance(self.source, Resident) and self.augment is None:
+        if self.size == self.n and self.gathers:
             return self._everything()
         index = self.index(step)
         if isinstance(self.source, Streamed):
@@ -45,6 +45,20 @@ class Batches:
             x, y, weight = self.source.take(index)
         if self.augment is not None:
             x = self.augment(x, generator(self.device, self.seed, "augment", step))
+        return Batch(x, y, index, weight)
+
+    @property
+    def gathers(self) -> bool:
+        """Whether a recorded step can pick its own rows on the device."""
+        return isinstance(self.source, Resident) and self.augment is None
+
+    def gather(self, step: Tensor) -> Batch:
+        """The batch of a step in whose epoch `index` has been asked for, known only on the device."""
+        if self.size == self.n:
+            return self._everything()
+        place = step % self.per_epoch * self.size
+        index = self._order[place + torch.arange(self.size, device=self.device)]
+        x, y, weight = self.source.take(index)
         return Batch(x, y, index, weight)
 
     def verify(self, check: Check) -> None:
@@ -73,8 +87,8 @@ class Batches:
         """The rows of a step."""
         epoch, place = divmod(step, self.per_epoch)
         if epoch != self._epoch:
-            order = torch.randperm(self.n, generator=generator("cpu", self.seed, "order", epoch))
-            self._epoch, self._order = epoch, order.to(self.device)
+            self._order.copy_(torch.randperm(self.n, generator=generator("cpu", self.seed, "order", epoch)))
+            self._epoch = epoch
         return self._order[place * self.size : (place + 1) * self.size]
 
 
@@ -87,6 +101,11 @@ class Stream:
         self.per_epoch = max(1, n_data // batch_size)
         self._items = self._endless()
         self._check: Check | None = None
+
+    @property
+    def gathers(self) -> bool:
+        """Whether a recorded step can pick its own rows: they come from outside."""
+        return False
 
     def __call__(self, step: int) -> Batch:
         with isolated_everywhere(self.seed, "stream", step):

@@ -5,16 +5,24 @@
 Under normal priors the expectation is closed; under any other it is averaged over draws and only the entropy is closed
 (Blundell et al. 2015, https://arxiv.org/abs/1505.05424, draw both). Coordinates without a distribution, `points`, have
 std 0: they bring their prior's log density and no entropy.
+
+Under the log-uniform prior p(|w|) ~ 1 / |w| the KL depends on alpha = std^2 / mean^2 alone: `dropout_divergence`.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from dubito.layout import dots
+from dubito.noisy import log_alpha
 from dubito.priors import LOG_SQRT_2PI
 from dubito.target import FlatPrior
+
+DropoutPrior = Literal["log-uniform", "ard"]
+K1, K2, K3 = 0.63576, 1.87320, 1.48695  # of Molchanov et al.'s approximation
 
 Group = Sequence[slice]  # stretches of theta that share one learned factor on their prior's scale
 
@@ -25,19 +33,22 @@ class Divergence(NamedTuple):
     energy: Tensor
     entropy: Tensor
     by_mean: Tensor
-    by_log_std: Tensor
+    by_std: Tensor
 
     @property
     def kl(self) -> Tensor:
         """The divergence itself, (S,)."""
         return self.energy - self.entropy
 
+    def plus(self, other: "Divergence") -> "Divergence":
+        """That of both, over different coordinates."""
+        return Divergence(*(mine + yours for mine, yours in zip(self, other, strict=True)))
+
 
 def divergence(
     prior: FlatPrior,
     mean: Tensor,
     std: Tensor,
-    log_std: Tensor,
     eps: Sequence[Tensor],
     *,
     points: Sequence[slice] = (),
@@ -50,23 +61,50 @@ def divergence(
     its prior's scale at the optimum, see `squared_scales`.
     """
     centred = mean if prior.mean is None else mean - prior.mean
-    by_mean, by_log_std = centred * prior.precision, std.square().mul_(prior.precision)
-    energy = 0.5 * (_dot(by_mean, centred) + by_log_std.sum(1)) - prior.log_norm
+    by_mean, by_std = centred * prior.precision, std * prior.precision
+    energy = 0.5 * (dots(by_mean, centred) + dots(by_std, std)) - prior.log_norm
     scales = squared_scales(prior, mean, std, groups)
     for group, scale in zip(groups, scales.unbind(1), strict=True):
         size = _size(group)
         energy = energy + 0.5 * size * (1 - scale + scale.log())
         for span in group:
             by_mean[:, span] /= scale.unsqueeze(1)
-            by_log_std[:, span] /= scale.unsqueeze(1)
+            by_std[:, span] /= scale.unsqueeze(1)
     for span, *part in _drawn(prior, mean, std, eps):
-        energy, by_mean[:, span], by_log_std[:, span] = energy + part[0], part[1], part[2] * std[:, span]
+        energy, by_mean[:, span], by_std[:, span] = energy + part[0], part[1], part[2]
+    entropy, slope = _entropy(std, points)
     if temperature != 1:
-        by_mean, by_log_std = by_mean / temperature, by_log_std / temperature
-    by_log_std.sub_(1)
-    for span in points:
-        by_log_std[:, span] = 0
-    return Divergence(energy, _entropy(log_std, points), by_mean, by_log_std)
+        by_mean, by_std = by_mean / temperature, by_std / temperature
+    return Divergence(energy, entropy, by_mean, by_std.sub_(slope))
+
+
+def dropout_divergence(
+    kind: DropoutPrior, mean: Tensor, std: Tensor, *, clip: float, temperature: float = 1.0
+) -> Divergence:
+    """The KL of N(mean, std^2), (S, D), from a prior without a scale; what has std 0 brings nothing.
+
+        log-uniform   K1 (1 - sigmoid(K2 + K3 log alpha)) + 1/2 log(1 + 1 / alpha)
+        ard           1/2 log(1 + 1 / alpha)
+
+    The first is the approximation of Molchanov et al. (2017, https://arxiv.org/abs/1701.05369), whose constant
+    makes it 0 at alpha = inf; the second has N(0, s^2) for a prior, every weight with its own best s (Kharitonov et
+    al. 2018, https://arxiv.org/abs/1811.00596). Beyond |log alpha| = clip it has no slope.
+    """
+    ratio, random = log_alpha(mean, std), std > 0
+    inside = random & (ratio.abs() <= clip)
+    ratio = ratio.clamp(-clip, clip)
+    each, slope = 0.5 * F.softplus(-ratio), -0.5 * torch.sigmoid(-ratio)
+    if kind == "log-uniform":
+        gate = torch.sigmoid(K2 + K3 * ratio)
+        each, slope = each + K1 * (1 - gate), slope - K1 * K3 * gate * (1 - gate)
+    doubled = torch.where(inside, 2 * slope, 0.0)
+    spread = torch.where(random, std, 1.0)
+    by_mean, by_std = -doubled / torch.where(inside, mean, 1.0), doubled / spread
+    entropy = torch.where(random, spread.log() + 0.5 + LOG_SQRT_2PI, 0.0).sum(1)
+    if temperature != 1:  # the energy, which is the KL plus the entropy, is divided by it and the entropy is not
+        by_std = by_std / temperature + torch.where(random, (1 / temperature - 1) / spread, 0.0)
+        by_mean = by_mean / temperature
+    return Divergence(torch.where(random, each, 0.0).sum(1) + entropy, entropy, by_mean, by_std)
 
 
 def squared_scales(prior: FlatPrior, mean: Tensor, std: Tensor, groups: Sequence[Group]) -> Tensor:
@@ -98,16 +136,12 @@ def _drawn(
         yield span, energy.detach(), by_centre, by_spread
 
 
-def _entropy(log_std: Tensor, points: Sequence[slice]) -> Tensor:
-    """H[q], (S,); its gradient by every log std is 1."""
-    finite = log_std.clone() if points else log_std
+def _entropy(std: Tensor, points: Sequence[slice]) -> tuple[Tensor, Tensor]:
+    """H[q], (S,), and its gradient by std, (S, D)."""
+    log, slope = std.log(), std.reciprocal()
     for span in points:
-        finite[:, span] = 0
-    return finite.sum(1) + (log_std.shape[1] - _size(points)) * (0.5 + LOG_SQRT_2PI)
-
-
-def _dot(a: Tensor, b: Tensor) -> Tensor:
-    return torch.einsum("sd,sd->s", a, b)
+        log[:, span], slope[:, span] = 0, 0
+    return log.sum(1) + (std.shape[1] - _size(points)) * (0.5 + LOG_SQRT_2PI), slope
 
 
 def _size(spans: Sequence[slice]) -> int:

@@ -121,15 +121,23 @@ def _located(one: Site, two: Site, rate: float | None) -> Site:
 
 
 def make_masks(
-    sites: Sequence[Site], members: int, batch: int, rng: Rng, like: Tensor, *, shared: bool, first: int = 0
+    sites: Sequence[Site],
+    members: int,
+    batch: int,
+    rng: Rng,
+    like: Tensor,
+    *,
+    shared: bool,
+    first: int = 0,
+    draws: tuple[int, ...] = (),
 ) -> list[Tensor]:
-    """One mask (members, ...) per site; `shared` gives all examples of a batch the same."""
+    """One mask (members, *draws, ...) per site; `shared` gives all examples of a batch the same."""
     masks = []
     for number, site in enumerate(sites):
         shape = site.shape if shared else site.shape_for(batch)
-        keep = (rng.uniform((members, *shape), f"dropout {number}", like, first) >= site.rate).to(like.dtype)
+        keep = (rng.uniform((members, *draws, *shape), f"dropout {number}", like, first) >= site.rate).to(like.dtype)
         if shared and site.batch_axis is not None and site.shape[site.batch_axis] > 1:
-            keep = torch.cat([keep] * batch, dim=site.batch_axis + 1)
+            keep = torch.cat([keep] * batch, dim=site.batch_axis + 1 + len(draws))
         masks.append(_scaled(keep, site))
     return masks
 

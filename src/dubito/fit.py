@@ -24,7 +24,7 @@ from dubito.nn.bayes import check_plain
 from dubito.posteriors.base import Posterior
 from dubito.priors import PriorSpec
 from dubito.runs import RunFolder
-from dubito.runtime import pick_device
+from dubito.runtime import Precision, check_precision, pick_device
 from dubito.sources import Resident, Source, open_source
 from dubito.target import Target, fixed_names
 from dubito.training import Training
@@ -54,6 +54,8 @@ def fit(
     device: str | torch.device = "auto",
     folder: str | Path | None = None,
     checkpoint_every: int | None = None,
+    precision: Precision = "float32",
+    compiled: bool | None = None,
     progress: bool = True,
 ) -> Posterior:
     """A posterior over the networks that explain the data, by the method given.
@@ -63,7 +65,9 @@ def fit(
     side by side. validation: data like `data`; methods that optimise return their best state on it and stop after
     `patience` checks without progress. init: seed -> network, for members' starts. augment: (x, generator) -> x, on the
     device. callback: called with every history record. folder: where the run is kept; the same call resumes it.
-    checkpoint_every: steps between checkpoints, half a minute by default.
+    checkpoint_every: steps between checkpoints, half a minute by default. precision: how a GPU
+    rounds in matrix products. compiled: whether a GPU's steps are fused by torch.compile, which takes some ten seconds;
+    by default where it pays.
     """
     if not isinstance(net, nn.Module):
         raise ValueError(f"net must be an nn.Module, got {net!r}; wrap a function in a module, or call the class")
@@ -72,6 +76,7 @@ def fit(
     if torch.is_inference_mode_enabled():
         raise ValueError("fit needs gradients; call it outside torch.inference_mode()")
     check_plain(net)
+    check_precision(precision)
     chosen = methods.find(method)
     where = pick_device(device)
     assigned = priors.assign(prior, net)
@@ -104,13 +109,14 @@ def fit(
         "temperature": temperature,
         "seed": seed,
         "patience": patience,
+        "precision": precision,
         "layout": {n: list(s) for n, s in zip(target.layout.names, target.layout.shapes, strict=True)},
     }
     if progress:
         _announce(settings, count, where)
     training = Training(thinned, target, feed, count, settings, patience, held)
     start = target.start(starting_points(prepared, chains, seed, init))
-    return _carried_out(training, start, seed, folder, callback, checkpoint_every, progress)
+    return _carried_out(training, start, seed, folder, callback, checkpoint_every, compiled, progress)
 
 
 def _carried_out(
@@ -120,6 +126,7 @@ def _carried_out(
     folder: str | Path | None,
     callback: Callable[[Record], None] | None,
     checkpoint_every: int | None,
+    compiled: bool | None,
     progress: bool,
 ) -> Posterior:
     """Run from the start, or from where the folder left off."""
@@ -147,6 +154,7 @@ def _carried_out(
             progress=progress,
             log_every=max(1, min(training.feed.per_epoch, training.steps // 100)),
             checkpoint_every=checkpoint_every,
+            compiled=compiled,
         )
     except Interrupted as stopped:
         stopped.posterior = training.so_far(state)

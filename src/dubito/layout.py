@@ -54,3 +54,11 @@ class Layout:
     def __add__(self, other: "Layout") -> "Layout":
         """The concatenation [self | other]."""
         return Layout(self.names + other.names, self.shapes + other.shapes)
+
+
+def dots(a: Tensor, b: Tensor) -> Tensor:
+    """(S,): the inner product of each row of a with that of b, (S, D).
+
+    On the CPU einsum makes one pass; on a GPU it would call a matrix product that is slow for rows so long.
+    """
+    return torch.einsum("sd,sd->s", a, b) if a.device.type == "cpu" else (a * b).sum(1)

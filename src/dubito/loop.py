@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,9 +15,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from dubito.capture import Advance, Recordable
 from dubito.posteriors.files import explain, write_atomically
 from dubito.progress import make_bar
-from dubito.rng import Rng
 
 Record = dict[str, Any]
 NEVER = 1 << 62
@@ -36,11 +36,8 @@ class Diverged(ArithmeticError):
     """A run whose numbers left the finite."""
 
 
-class Stepper(Protocol):
-    """What the loop drives: a method, or the training of a distillation."""
-
-    def step(self, state: Any, step: int, rng: Rng) -> tuple[Any, Any]:
-        """One update; returns the state and an info of per-member tensors with `fit` and `complexity`."""
+class Stepper(Recordable, Protocol):
+    """What the loop drives: a method, or the training of a distillation; infos have `fit` and `complexity`."""
 
     def after(self, state: Any, step: int) -> None:
         """Between updates: keep samples."""
@@ -60,20 +57,34 @@ class Watch:
     count: int = 0
     bad: Tensor | None = None
 
-    def add(self, info: Any, step: int) -> None:
+    def add(self, info: Any, step: Tensor) -> None:
         """Take in one step."""
-        for name, value in info._asdict().items():
-            self.sums[name] = self.sums[name] + value if name in self.sums else value.clone()
+        if self.bad is None:
+            self.bad = torch.full((), NEVER, device=info.fit.device)
+            self.sums = {name: torch.zeros_like(value) for name, value in info._asdict().items()}
+        self.note_(self.held, info, step)
+
+    @property
+    def held(self) -> list[Tensor]:
+        """All it holds on the device."""
+        return [*self.sums.values(), *([] if self.bad is None else [self.bad])]
+
+    @staticmethod
+    def note_(held: Sequence[Tensor], info: Any, step: Tensor) -> None:
+        """Take in one step, in place: this may be part of a recording. Who drives the steps counts them."""
+        *sums, bad = held
+        for total, value in zip(sums, info, strict=True):
+            total.add_(value)
         loss = info.fit + info.complexity
-        worst = torch.where(loss.abs() < DIVERGED, NEVER, step).min()
-        self.bad = worst if self.bad is None else torch.minimum(self.bad, worst)
-        self.count += 1
+        bad.clamp_max_(torch.where(loss.abs() < DIVERGED, NEVER, step.to(loss.device)).min())
 
     def read(self) -> Record:
         """Averages since the last reading, over members."""
         record = {name: float((value / self.count).mean()) for name, value in self.sums.items()}
         self.check(record)
-        self.sums, self.count = {}, 0
+        for value in self.sums.values():
+            value.zero_()
+        self.count = 0
         return record
 
     def check(self, record: Record | None = None) -> None:
@@ -156,15 +167,17 @@ def run(
     progress: bool,
     log_every: int,
     checkpoint_every: int | None,
+    compiled: bool | None = None,
 ) -> tuple[Any, int]:
     """Take the steps from `start` to `steps`; returns the last state and the number of updates made."""
-    watch, rng, clock = Watch(), Rng(seed), _Clock(checkpoint_every)
+    watch, clock = Watch(), _Clock(checkpoint_every)
+    advance = Advance(stepper, steps, seed, watch, compiled)
     bar = make_bar(label) if progress and sys.stderr.isatty() else None
     with _Brake() as brake, bar or nullcontext():
         task = bar.add_task(label, total=steps, completed=start, text="") if bar else None
         for step in range(start, steps):
-            state, info = stepper.step(state, step, rng.at(step))
-            watch.add(info, step)
+            state = advance(state, step)
+            watch.count += 1
             stop = _between(stepper, state, step + 1, steps, watch, history, log_every, clock)
             if bar and (step + 1) % max(1, log_every // 10) == 0:
                 bar.update(task, completed=step + 1, text=clock.text(step + 1 - start, history))

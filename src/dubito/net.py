@@ -255,11 +255,15 @@ class Net:
         inside = [n for n, m in named if isinstance(m, nn.MultiheadAttention | nn.RNNBase) and _fused_rate(m) > 0]
         return inside + self._trace(x).fused
 
-    def masks(self, x: Inputs, members: int, rng: Rng, *, shared: bool, first: int = 0) -> list[Tensor] | None:
+    def masks(
+        self, x: Inputs, members: int, rng: Rng, *, shared: bool, first: int = 0, draws: tuple[int, ...] = ()
+    ) -> list[Tensor] | None:
         """Dropout masks for a batch: per example, or one per member for all examples; None where nothing drops."""
         sites = self.sites(x)
         like = torch.empty(0, dtype=self.dtype, device=self.device)
-        return make_masks(sites, members, n_rows(x), rng, like, shared=shared, first=first) if sites else None
+        if not sites:
+            return None
+        return make_masks(sites, members, n_rows(x), rng, like, shared=shared, first=first, draws=draws)
 
     def _trace(self, x: Inputs) -> "_Trace":
         key = signature(x)

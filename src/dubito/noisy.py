@@ -29,6 +29,12 @@ Noise = dict[str, Tensor]
 METADATA = {"size", "dim", "numel", "nelement", "ndimension", "stride", "is_floating_point", "is_contiguous", "__len__"}
 
 
+def log_alpha(mean: Tensor, std: Tensor) -> Tensor:
+    """log(std^2 / mean^2): of Gaussian dropout's rate, in which w = mean (1 + sqrt(alpha) eps); -inf where std is 0."""
+    tiny = torch.finfo(mean.dtype).tiny
+    return 2 * (std.log() - mean.abs().clamp_min(tiny).log())
+
+
 class Call(NamedTuple):
     """A call of a linear map or a convolution, its arguments sorted out."""
 
@@ -186,9 +192,9 @@ class Noising(TorchFunctionMode):
 
 def local(call: Call, outputs: Tensor, weight: Tensor | None, bias: Tensor | None, zeta: Tensor) -> Tensor:
     """A call's outputs with the noise of weights and biases of these variances, zeta in their shape."""
-    if weight is None:
-        return outputs if bias is None else outputs + call.aligned(bias.sqrt()) * zeta
     floor = torch.finfo(outputs.dtype).tiny  # the root has no slope at 0
+    if weight is None:
+        return outputs if bias is None else outputs + call.aligned((bias + floor).sqrt()) * zeta
     variance = call(call.x.square(), weight, None if bias is None else bias + floor)
     return torch.addcmul(outputs, (variance + floor if bias is None else variance).sqrt(), zeta)
 
@@ -214,7 +220,9 @@ class _Square(torch.autograd.Function):
 
 def squared(x: Tensor) -> Tensor:
     """x^2 of a large vector."""
-    return cast(Tensor, _Square.apply(x)) if x.requires_grad else x.square()  # type: ignore[no-untyped-call]
+    if not x.requires_grad or x.device.type != "cpu":
+        return x.square()
+    return cast(Tensor, _Square.apply(x))  # type: ignore[no-untyped-call]
 
 
 def flipped(

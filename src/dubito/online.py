@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from dubito import priors
 from dubito.initial import starting_points
 from dubito.likelihoods import Likelihood
-from dubito.methods.base import Method, Tick
+from dubito.methods.base import Method
 from dubito.net import Net
 from dubito.priors import PriorSpec
 from dubito.rng import Rng, derive, generator
 from dubito.runtime import pick_device
 from dubito.target import Batch, Target, fixed_names
+from dubito.tick import Tick
 
 ENDLESS = 1 << 40  # steps: nobody knows when the data end
 Take = Callable[[Tensor], tuple[Tensor, Tensor]]

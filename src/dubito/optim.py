@@ -10,6 +10,7 @@ from torch.optim.adam import adam
 
 from dubito import schedules
 from dubito.schedules import Schedule
+from dubito.tick import Tick, add_scaled_
 
 BETA2, EPSILON = 0.999, 1e-8  # Adam's second moment, Kingma & Ba (2015), https://arxiv.org/abs/1412.6980
 
@@ -47,34 +48,37 @@ class Optimised:
         """The schedule as an object."""
         return schedules.parse(self.schedule)
 
+    def learning_rate_at(self, step: int, steps: int) -> float:
+        """The learning rate at a step."""
+        return self.learning_rate * self.rates(step, steps)
+
     def optim_init(self, theta: Tensor) -> OptimState:
         """Zero moments for theta."""
         second = torch.zeros_like(theta) if self.optimiser == "adam" else theta.new_zeros(len(theta), 0)
         return OptimState(torch.zeros_like(theta), second)
 
-    def descend_(self, theta: Tensor, grad: Tensor, state: OptimState, step: int, steps: int) -> None:
+    def descend_(self, theta: Tensor, grad: Tensor, state: OptimState, tick: Tick) -> None:
         """One update of theta along -grad, (S, D), in place; grad may be overwritten."""
-        rate = self.learning_rate * self.rates(step, steps)
         if self.clip_norm is not None:
             norm = grad.norm(dim=1, keepdim=True)
             grad.mul_((self.clip_norm / norm.clamp_min(1e-30)).clamp_max(1.0))
         if self.optimiser == "sgd":
             state.first.mul_(self.momentum).add_(grad)
-            theta.add_(state.first, alpha=-rate)
+            add_scaled_(theta, state.first, tick.number(lambda step, steps: -self.learning_rate_at(step, steps)))
             return
         if theta.device.type == "cpu":
-            self._fused_(theta, grad, state, step, rate)
+            self._fused_(theta, grad, state, tick)
             return
         state.first.lerp_(grad, 1 - self.momentum)
         state.second.mul_(BETA2).addcmul_(grad, grad, value=1 - BETA2)
-        bias1, bias2 = 1 - self.momentum ** (step + 1), 1 - BETA2 ** (step + 1)
-        scale = state.second.sqrt().div_(math.sqrt(bias2)).add_(EPSILON)
-        theta.addcdiv_(state.first, scale, value=-rate / bias1)
+        root = tick.number(lambda step, steps: math.sqrt(1 - BETA2 ** (step + 1)))
+        rate = tick.number(lambda step, steps: -self.learning_rate_at(step, steps) / (1 - self.momentum ** (step + 1)))
+        add_scaled_(theta, state.first / state.second.sqrt().div_(root).add_(EPSILON), rate)
 
-    def _fused_(self, theta: Tensor, grad: Tensor, state: OptimState, step: int, rate: float) -> None:
+    def _fused_(self, theta: Tensor, grad: Tensor, state: OptimState, tick: Tick) -> None:
         """The same in one pass over memory, a third of the time on the CPU."""
-        count = torch.tensor(float(step))  # of the updates before; the kernel adds this one
+        count = torch.tensor(float(tick.step))  # of the updates before; the kernel adds this one
         adam(
             [theta], [grad], [state.first], [state.second], [], [count], fused=True, amsgrad=False, beta1=self.momentum,
-            beta2=BETA2, lr=rate, weight_decay=0.0, eps=EPSILON, maximize=False,
+            beta2=BETA2, lr=tick.number(self.learning_rate_at), weight_decay=0.0, eps=EPSILON, maximize=False,
         )  # fmt: skip

@@ -5,6 +5,7 @@ from dubito import data as data
 from dubito import metrics as metrics
 from dubito import nn as nn
 from dubito import schedules as schedules
+from dubito.compress.sparse import load_network as load_network
 from dubito.fit import fit as fit
 from dubito.likelihoods import Bernoulli as Bernoulli
 from dubito.likelihoods import Categorical as Categorical
@@ -13,8 +14,8 @@ from dubito.likelihoods import Likelihood as Likelihood
 from dubito.likelihoods import Poisson as Poisson
 from dubito.loop import Diverged as Diverged
 from dubito.loop import Interrupted as Interrupted
+from dubito.methods.alpha_divergence_dropout import AlphaDivergenceDropout as AlphaDivergenceDropout
 from dubito.methods.base import Method as Method
-from dubito.methods.base import Tick as Tick
 from dubito.methods.hmc import HMC as HMC
 from dubito.methods.map import MAP as MAP
 from dubito.methods.mc_dropout import MCDropout as MCDropout
@@ -25,7 +26,10 @@ from dubito.methods.recipes import DeepEnsemble as DeepEnsemble
 from dubito.methods.recipes import SnapshotEnsemble as SnapshotEnsemble
 from dubito.methods.sghmc import SGHMC as SGHMC
 from dubito.methods.sgld import SGLD as SGLD
+from dubito.methods.sparse_vd import SparseVD as SparseVD
 from dubito.methods.variational import Variational as Variational
+from dubito.methods.variational_dropout import GaussianDropout as GaussianDropout
+from dubito.methods.variational_dropout import VariationalDropout as VariationalDropout
 from dubito.net import Net as Net
 from dubito.plan import plan as plan
 from dubito.posteriors.base import Posterior as Posterior
@@ -43,3 +47,4 @@ from dubito.priors import Prior as Prior
 from dubito.priors import ScaleMixture as ScaleMixture
 from dubito.priors import StudentT as StudentT
 from dubito.target import Target as Target
+from dubito.tick import Tick as Tick

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -65,16 +66,63 @@ if hasattr(os, "register_at_fork"):  # a forked process inherits the pool withou
     os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
+Kind = Literal["normal", "uniform"]
+
+
+class Asked(NamedTuple):
+    """Random numbers that were asked for: standard normals, or uniforms in [0, 1)."""
+
+    kind: Kind
+    shape: torch.Size
+    dtype: torch.dtype
+
+
+class Stream:
+    """One generator for all random numbers of a step on a GPU, all members at once, in the order of asking."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.generator = device, torch.Generator(device)
+        self.asked: list[Asked] = []
+
+    def seed(self, key: int) -> None:
+        """Begin a step."""
+        self.generator.manual_seed(key)
+        self.asked.clear()
+
+    def draw(self, kind: Kind, out: Tensor) -> Tensor:
+        """Fill with the numbers of a kind."""
+        self.asked.append(Asked(kind, out.shape, out.dtype))
+        return out.normal_(generator=self.generator) if kind == "normal" else out.uniform_(generator=self.generator)
+
+
+class Prepared(Stream):
+    """Random numbers that have been drawn before, handed out in the order of asking."""
+
+    def __init__(self, numbers: Sequence[Tensor]) -> None:
+        self.numbers = iter(numbers)
+
+    def draw(self, kind: Kind, out: Tensor) -> Tensor:
+        """The next of the numbers, in place of `out`."""
+        return next(self.numbers)
+
+
 @dataclass(frozen=True)
 class Rng:
-    """The random numbers of one step; `Rng(seed).at(step)` moves to another."""
+    """The random numbers of one step; `Rng(seed).at(step)` moves to another.
+
+    Where it has a `stream`, what is drawn depends on (seed, step) and on the order of drawing, which a recorded step
+    on a GPU can do.
+    """
 
     seed: int
     step: int = 0
     member: int = 0  # the number of the first member it serves
+    stream: Stream | None = None
 
     def at(self, step: int) -> "Rng":
-        """The same source at another step."""
+        """The same source at another step; its stream, if any, is put at the beginning of that step."""
+        if self.stream is not None:
+            self.stream.seed(derive(self.seed, "stream", step))
         return replace(self, step=step)
 
     def of_member(self, member: int) -> "Rng":
@@ -91,6 +139,8 @@ class Rng:
 
     def normal_(self, out: Tensor, name: str, first_member: int = 0) -> Tensor:
         """Fill (members, ...) with standard normals, each member from its own stream."""
+        if self.stream is not None:
+            return self.stream.draw("normal", out)
         jobs = self._jobs(out, name, first_member)
         if _pays_to_share(jobs, out):
             list(_pool(torch.get_num_threads()).map(_fill, jobs))
@@ -103,7 +153,7 @@ class Rng:
     def normal_meanwhile(self, like: Tensor, name: str) -> Callable[[], Tensor]:
         """Standard normals of this shape, drawn beside whatever comes next where there are cores; called, it waits."""
         out = torch.empty_like(like)
-        jobs = self._jobs(out, name, 0)
+        jobs = [] if self.stream is not None else self._jobs(out, name, 0)
         if not _pays_to_share(jobs, out):
             return partial(self.normal_, out, name)
         begun = [_pool(torch.get_num_threads()).submit(_fill, job) for job in jobs]
@@ -117,16 +167,12 @@ class Rng:
 
     def uniform(self, shape: Sequence[int], name: str, like: Tensor, first_member: int = 0) -> Tensor:
         """(members, ...) uniforms in [0, 1), each member from its own stream."""
-        rows = [
-            torch.rand(
-                tuple(shape[1:]),
-                generator=generator(like.device, self.key(name, first_member + m)),
-                device=like.device,
-                dtype=like.dtype,
-            )
-            for m in range(shape[0])
-        ]
-        return torch.stack(rows)
+        out = like.new_empty(*shape)
+        if self.stream is not None:
+            return self.stream.draw("uniform", out)
+        for m, row in enumerate(out):
+            row.uniform_(generator=generator(like.device, self.key(name, first_member + m)))
+        return out
 
     def _jobs(self, out: Tensor, name: str, first_member: int) -> list[tuple[Tensor, int]]:
         return [job for m, row in enumerate(out) for job in self._blocks(row, name, first_member + m)]

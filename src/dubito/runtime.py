@@ -3,18 +3,26 @@
 Methods never ask; the identity by default.
 """
 
+import contextlib
 import time
 import warnings
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+Precision = Literal["float32", "tf32", "bf16"]
 CPU_FLOPS = 2e7  # per member and call: above this the members' own kernels fill the cores and vmap only adds traffic
 CLEAR_FLOPS = 2e6  # below this vmap wins by so much that no probe is needed
 PROBED = 3  # members in a timed probe
+
+
+def check_precision(name: str) -> None:
+    """Refuse a precision that there is not."""
+    if name not in get_args(Precision):
+        raise ValueError(f"unknown precision {name!r}; use {', '.join(map(repr, get_args(Precision)))}")
 
 
 def pick_device(device: str | torch.device) -> torch.device:
@@ -28,6 +36,27 @@ def pick_device(device: str | torch.device) -> torch.device:
     if picked.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("device='cuda' but this machine has no CUDA device; use device='auto' or 'cpu'")
     return picked
+
+
+@contextlib.contextmanager
+def precision(name: Precision, device: torch.device) -> Iterator[None]:
+    """How matrix products and convolutions round on a GPU: float32, its short form tf32, or bfloat16.
+
+    Everything else, and everything on the CPU, stays in the network's own type.
+    """
+    if device.type == "cpu":
+        yield
+        return
+    flags: tuple[Any, ...] = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = [flag.allow_tf32 for flag in flags]
+    try:
+        for flag in flags:
+            flag.allow_tf32 = name == "tf32"
+        with torch.autocast("cuda", torch.bfloat16, enabled=name == "bf16", cache_enabled=False):
+            yield
+    finally:
+        for flag, allowed in zip(flags, before, strict=True):
+            flag.allow_tf32 = allowed
 
 
 def pays_to_vectorise(flops: float, device: torch.device) -> bool:

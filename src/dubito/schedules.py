@@ -148,6 +148,26 @@ class WarmUp(Schedule):
         return self.then.depends_on_steps
 
 
+@dataclass(frozen=True)
+class Rise(Schedule):
+    """0 until the fraction `start` of the run, then linear to 1 at the fraction `end`."""
+
+    start: float = 0.0
+    end: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start < self.end <= 1:
+            raise ValueError(f"Rise: start is {self.start} and end is {self.end}; both lie in [0, 1], the end later.")
+
+    def __call__(self, step: int, steps: int) -> float:
+        return min(1.0, max(0.0, (_progress(step, steps) - self.start) / (self.end - self.start)))
+
+
+def ends_at_one(value: object) -> bool:
+    """Whether a schedule warms up and then stays at 1."""
+    return isinstance(value, Rise) or (isinstance(value, WarmUp) and value.then == Constant())
+
+
 def parse(value: Schedule | str) -> Schedule:
     """A schedule by itself or by its name."""
     named: dict[ScheduleName, Schedule] = {"constant": Constant(), "cosine": Cosine(), "linear": Linear()}

@@ -5,6 +5,7 @@
 estimated without bias from a mini-batch. theta is [net | likelihood]: learned noise follows the weights.
 """
 
+import math
 from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import cached_property
@@ -12,10 +13,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from dubito import runtime
 from dubito.inputs import Inputs
-from dubito.layout import Layout
+from dubito.layout import Layout, dots
 from dubito.likelihoods import Likelihood
 from dubito.net import Buffers, Mode, Net
 from dubito.noisy import Noise, Scheme
@@ -60,7 +62,7 @@ class FlatPrior:
         """log p(theta), (S,), and its gradient, (S, D)."""
         centred = theta if self.mean is None else theta - self.mean
         grad = centred * -self.precision
-        value = 0.5 * torch.einsum("sd,sd->s", grad, centred) + self.log_norm
+        value = 0.5 * dots(grad, centred) + self.log_norm
         for span, prior in self.others:
             part = theta[:, span].detach().requires_grad_()
             with torch.enable_grad():
@@ -98,8 +100,9 @@ class Target:
         tail = Layout(tuple(f"likelihood.{n}" for n in noise), self.noise_layout.shapes)
         self.layout = net.layout + tail
         priors = {f"likelihood.{n}": p for n, p in likelihood.parameter_priors().items()}
-        assigned = {n: p for n, p in prior.items() if n in net.layout.names} | priors
-        self.flat_prior = FlatPrior(self.layout, assigned, self._like())
+        self._assigned = {n: p for n, p in prior.items() if n in net.layout.names} | priors
+        self._priors: dict[tuple[str, ...], FlatPrior] = {}
+        self.flat_prior = self.prior_of(tuple(self._assigned))
 
     @cached_property
     def random(self) -> tuple[str, ...]:
@@ -110,6 +113,13 @@ class Target:
     def points(self) -> list[slice]:
         """Where theta holds what has no distribution: `Point()`, and the likelihood's own parameters."""
         return [span for name, span in self.layout.spans.items() if name not in self.random]
+
+    def prior_of(self, names: tuple[str, ...]) -> FlatPrior:
+        """The prior over some parameters; the others bring nothing."""
+        if names not in self._priors:
+            some = {n: p for n, p in self._assigned.items() if n in names}
+            self._priors[names] = FlatPrior(self.layout, some, self._like())
+        return self._priors[names]
 
     def start(self, net_theta: Tensor) -> Tensor:
         """Weights (S, D_net) with the likelihood's own parameters appended, (S, D)."""
@@ -177,34 +187,65 @@ class Target:
         value, (grad,) = _over_members(mean_log_lik, (theta,), rest, together)
         return value, grad
 
+    def masked_value_and_grad(
+        self, theta: Tensor, batch: Batch, masks: list[Tensor], buffers: Buffers, alpha: float
+    ) -> tuple[Tensor, Tensor]:
+        """Mean over data of `pooled` log-likelihoods over draws of dropout masks, (S,), and its gradient (S, D).
+
+        Masks and buffers are (S, draws, ...).
+        """
+
+        def one(vector: Tensor, buffers: Buffers, masks: list[Tensor]) -> Tensor:
+            weights, own = self._parts(vector)
+            return self._log_probs(self.net(weights, batch.x, "train", buffers, masks), own, batch.y)
+
+        value, (grad,) = self._pooled_value_and_grad(one, (theta,), (buffers, masks), batch, "train", alpha)
+        return value, grad
+
     def noisy_value_and_grad(
-        self, mean: Tensor, std: Tensor, batch: Batch, scheme: Scheme, noise: Noise, mode: Mode, buffers: Buffers
+        self,
+        mean: Tensor,
+        std: Tensor,
+        batch: Batch,
+        scheme: Scheme,
+        noise: Noise,
+        mode: Mode,
+        buffers: Buffers,
+        alpha: float = 0.0,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean log-likelihood per datum over draws of the weights N(mean, diag std^2), (S,), and its gradients (S, D).
+        """The same over draws of the weights N(mean, diag std^2), (S,), and its gradients (S, D).
 
         Noise and buffers are (S, draws, ...), as `Net.noise` makes them.
         """
 
-        def one(mean: Tensor, std: Tensor, weight: list[Tensor], buffers: Buffers, noise: Noise) -> Tensor:
+        def one(mean: Tensor, std: Tensor, buffers: Buffers, noise: Noise) -> Tensor:
             (weights, own), (stds, _) = self._parts(mean), self._parts(std)
             outputs = self.net.noisy(weights, stds, batch.x, scheme, noise, mode, buffers)
-            return self._scored(outputs, own, batch.y, weight)
+            return self._log_probs(outputs, own, batch.y)
 
-        def mean_log_lik(mean: Tensor, std: Tensor, weight: list[Tensor], buffers: Buffers, noise: Noise) -> Tensor:
-            each: Tensor = runtime.over_members(
-                lambda b, z: one(mean, std, weight, b, z), (buffers, noise), draws, side_by_side
-            )
-            return each.mean()
-
-        rest: tuple[Any, ...] = (_weights(batch, len(mean)), buffers, noise)
-        weight, *drawn = runtime.member(rest, 0)
-        draws = len(next(iter(noise.values()))[0])
-        side_by_side = draws > 1 and self.net.vectorises_draws(
-            lambda b, z: one(mean[0], std[0], weight, b, z), tuple(drawn), batch.x, mode
-        )
-        together = self.net.vectorises(mean_log_lik, (mean, std, *rest), batch.x, mode)
-        value, (by_mean, by_std) = _over_members(mean_log_lik, (mean, std), rest, together)
+        drawn = (buffers, noise)
+        value, (by_mean, by_std) = self._pooled_value_and_grad(one, (mean, std), drawn, batch, mode, alpha)
         return value, by_mean, by_std
+
+    def _pooled_value_and_grad(
+        self, one: Any, leaves: tuple[Tensor, ...], drawn: tuple[Any, Any], batch: Batch, mode: Mode, alpha: float
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Values and gradients by the leaves of what several draws, `one(*leaves, *drawn)` each, say together."""
+        first = runtime.member(drawn, 0)
+        draws = len(tree_leaves(first[1])[0])
+        side_by_side = draws > 1 and self.net.vectorises_draws(
+            lambda *parts: one(*runtime.member(leaves, 0), *parts), first, batch.x, mode
+        )
+
+        def mean_log_lik(*parts: Any) -> Tensor:
+            mine, weight, own = parts[: len(leaves)], parts[len(leaves)], parts[len(leaves) + 1 :]
+            each: Tensor = runtime.over_members(lambda *part: one(*mine, *part), own, draws, side_by_side)
+            return _mean(pooled(each, alpha), weight)
+
+        rest: tuple[Any, ...] = (_weights(batch, len(leaves[0])), *drawn)
+        together = self.net.vectorises(mean_log_lik, (*leaves, *rest), batch.x, mode)
+        value, grads = _over_members(mean_log_lik, leaves, rest, together)
+        return value, grads
 
     def _mean_log_lik(
         self,
@@ -216,7 +257,7 @@ class Target:
         weight: list[Tensor],
     ) -> Tensor:
         weights, own = self._parts(vector)
-        return self._scored(self.net(weights, batch.x, mode, buffers, masks), own, batch.y, weight)
+        return _mean(self._log_probs(self.net(weights, batch.x, mode, buffers, masks), own, batch.y), weight)
 
     def _parts(self, vector: Tensor) -> tuple[Tensor, Tensor]:
         """The weights of one whole vector, and the likelihood's own parameters."""
@@ -225,12 +266,26 @@ class Target:
         weights, own = vector.split([self.net.layout.size, self.noise_layout.size])
         return weights, own
 
-    def _scored(self, outputs: Tensor, own: Tensor, y: Tensor, weight: list[Tensor]) -> Tensor:
-        log_prob = self.likelihood.bind(self.noise_layout.split(own)).log_prob(outputs, y)
-        return (log_prob * weight[0] if weight else log_prob).mean()
+    def _log_probs(self, outputs: Tensor, own: Tensor, y: Tensor) -> Tensor:
+        """(B,): log p(y | outputs) under one network's own noise."""
+        return self.likelihood.bind(self.noise_layout.split(own)).log_prob(outputs, y)
 
     def _like(self) -> Tensor:
         return torch.empty(0, dtype=self.net.dtype, device=self.net.device)
+
+
+def pooled(log_prob: Tensor, alpha: float) -> Tensor:
+    """What K draws say of each datum together, (K, B) -> (B,): 1/alpha log 1/K sum_k p_k^alpha; their mean at 0.
+
+    The fit of an alpha-divergence in its energy form (Li & Gal 2017, https://arxiv.org/abs/1703.02914).
+    """
+    if alpha == 0 or len(log_prob) == 1:
+        return log_prob.mean(0)
+    return (torch.logsumexp(alpha * log_prob, 0) - math.log(len(log_prob))) / alpha
+
+
+def _mean(log_prob: Tensor, weight: list[Tensor]) -> Tensor:
+    return (log_prob * weight[0] if weight else log_prob).mean()
 
 
 def _weights(batch: Batch, members: int) -> list[Tensor]:

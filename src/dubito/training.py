@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map
 from dubito import __version__, runtime
 from dubito.checkpoint import copy_rows
 from dubito.loop import Diverged, Record
-from dubito.methods.base import Method, Tick
+from dubito.methods.base import Method
 from dubito.methods.collect import Collect
 from dubito.posteriors import files
 from dubito.posteriors.base import Posterior
@@ -23,6 +23,7 @@ from dubito.rng import Rng
 from dubito.runs import RunFolder
 from dubito.sources import Source
 from dubito.target import Batch, Target
+from dubito.tick import Tick
 
 MEMORY_LIMIT = 4 << 30  # bytes of samples kept without a folder
 VALIDATION_ROWS = 1024
@@ -53,6 +54,8 @@ class Training:
     ) -> None:
         if patience is not None and (validation is None or patience < 1):
             raise ValueError("patience counts checks on validation data: give validation= and a patience of at least 1")
+        if patience is not None and not method.selects:
+            raise ValueError(f"{type(method).__name__} ends where its schedule ends; leave patience={patience} out")
         self.method, self.target, self.feed, self.steps, self.settings = method, target, feed, steps, settings
         self.patience, self.validation = patience, validation
         self.keeps_samples = any(method.keeps(s, steps) for s in range(steps))
@@ -61,7 +64,8 @@ class Training:
         self.kept: list[tuple[Tensor, dict[str, Tensor]]] = []
         self.home: RunFolder | None = None
         self.shelf: files.SampleFolder | None = None
-        self._clock = torch.tensor(0)
+        self.device = target.net.device
+        self._batch: Batch | None = None
         self._apart: bool | None = None
 
     # -- before ------------------------------------------------------------------------------------------------
@@ -83,15 +87,36 @@ class Training:
 
     # -- during ------------------------------------------------------------------------------------------------
 
-    def step(self, progress: Progress, step: int, rng: Rng) -> tuple[Progress, Any]:
+    def step(self, progress: Progress, tick: Tick) -> tuple[Progress, Any]:
         """One update."""
-        tick = Tick(self._clock.fill_(step), self.steps, rng)
-        with torch.no_grad():
-            batch = self.feed(step)
+        with torch.no_grad(), runtime.precision(self.settings["precision"], self.device):
+            batch = self._rows(tick)
             if self._steps_one_by_one(progress, batch):
                 return progress, self._one_by_one(progress.state, batch, tick, len(progress.score))
             state, info = self.method.step(progress.state, batch, self.target, tick)
         return progress._replace(state=state), info
+
+    def obstacle(self) -> str | None:
+        """Why steps cannot be recorded."""
+        if self._batch is not None and self.method.drops and self.target.net.fused_dropout(self._batch.x):
+            return "dropout inside a fused call draws from the global generator"
+        return None
+
+    def ready(self, step: int) -> None:
+        """Put the rows of a step where a recorded one reads them."""
+        if self.feed.gathers:
+            self.feed.index(step)
+        else:
+            tree_map(lambda held, new: held if held is None else held.copy_(new), self._batch, self.feed(step))
+
+    def _rows(self, tick: Tick) -> Batch:
+        """The rows of a step; a recorded one finds them on the device, or where `ready` puts them."""
+        if tick.recorder is not None and self.feed.gathers:
+            gathered: Batch = self.feed.gather(tick.step)
+            return gathered
+        if tick.recorder is None or self._batch is None:
+            self._batch = self.feed(int(tick.step))
+        return self._batch
 
     def _steps_one_by_one(self, progress: Progress, batch: Batch) -> bool:
         """Whether members take their steps apart, because each keeps the cores busy by itself."""
@@ -128,12 +153,15 @@ class Training:
 
     def validate(self, progress: Progress, done: int) -> tuple[Record, bool]:
         """Nats per validation datum, once an epoch; members that improved become the best."""
-        if self.validation is None or (not self._due(done) and done != self.steps):
+        if not self._due(done) and done != self.steps:
             return {}, False
+        noted = self.method.noted(progress.state, self.target)
+        if self.validation is None:
+            return noted, False
         nll = self._validation_nll(progress.state)
         if self._selects and self._due(done):
             self._select(progress, nll)
-        return {"validation": float(nll.mean())}, self.stopped(progress)
+        return {**noted, "validation": float(nll.mean())}, self.stopped(progress)
 
     def stopped(self, progress: Progress) -> bool:
         """Whether every member has been without progress for as long as patience lasts."""
@@ -184,7 +212,7 @@ class Training:
     @property
     def _selects(self) -> bool:
         """Whether validation data choose among states: for methods that optimise, not for those that sample."""
-        return self.validation is not None and not self.keeps_samples
+        return self.validation is not None and self.method.selects and not self.keeps_samples
 
     def _due(self, done: int) -> bool:
         """Whether validation is due, which must not depend on the number of steps: a run may be extended."""

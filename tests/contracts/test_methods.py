@@ -12,12 +12,13 @@ import dubito
 from dubito import methods
 from dubito.config import dumps_toml, from_dict, loads_toml, to_dict
 from dubito.initial import starting_points
-from dubito.methods.base import Sampler, Tick
+from dubito.methods.base import Sampler
 from dubito.posteriors.gaussian import GaussianPosterior
 from dubito.priors import assign
 from dubito.rng import Rng
 from dubito.schedules import Schedule
 from dubito.target import Batch, Target
+from dubito.tick import Tick
 
 METHODS = methods.registry()
 STEPS = 24

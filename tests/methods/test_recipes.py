@@ -18,10 +18,10 @@ def test_snapshots_are_kept_at_the_end_of_each_cycle():
 @pytest.mark.parametrize("cls", [dubito.CyclicalSGLD, dubito.CyclicalSGHMC])
 def test_cycles_explore_without_noise_and_sample_with_it(cls, problem):
     method = cls(cycles=2, exploration=0.5, step_size=1e-3)
-    noisy = [method.noisy(dubito.Tick.at(step, 20)) for step in range(20)]
+    noisy = [method.noisy(step, 20) for step in range(20)]
     assert noisy == ([False] * 5 + [True] * 5) * 2
     assert [method.keeps(step, 20) for step in range(20)] == noisy
-    sizes = [method.epsilon(dubito.Tick.at(step, 20), problem.target) for step in (0, 5, 10)]
+    sizes = [2 * method.sizes(dubito.Tick.at(step, 20), problem.target)[0] for step in (0, 5, 10)]
     assert sizes == pytest.approx([1e-3, 5e-4, 1e-3])
     assert method.depends_on_steps
 

@@ -31,8 +31,9 @@ def test_the_default_step_is_a_share_of_one_over_n():
 
 def test_polynomial_decay_shrinks_the_step(problem):
     method = dubito.SGLD(step_size=1.0, schedule=Polynomial(b=10.0, gamma=0.55))
-    sizes = [method.epsilon(dubito.Tick.at(step, 100), problem.target) for step in (0, 10, 90)]
-    assert sizes == pytest.approx([1.0, 2**-0.55, 10**-0.55])
+    sizes = [method.sizes(dubito.Tick.at(step, 100), problem.target) for step in (0, 10, 90)]
+    for (half, root), eps in zip(sizes, [1.0, 2**-0.55, 10**-0.55], strict=True):
+        assert half == pytest.approx(eps / 2) and root == pytest.approx(eps**0.5)
     assert not method.depends_on_steps
 
 

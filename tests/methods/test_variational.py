@@ -8,11 +8,11 @@ from torch.distributions import Normal
 import dubito
 from dubito import schedules
 from dubito.config import from_dict, to_dict
-from dubito.methods.base import Tick
 from dubito.net import Net
 from dubito.priors import Point
 from dubito.schedules import Cosine, WarmUp
 from dubito.target import Batch, Target
+from dubito.tick import Tick
 
 ESTIMATORS = ["local", "weights", "flipout"]
 NOISE, PRIOR = 0.5, 0.7
@@ -288,6 +288,49 @@ def test_posterior_as_prior_is_bayes_rule_in_two_halves():
     mean = x.T @ y / NOISE**2 / precision
     assert float(((second.mean[0] - mean) * precision.sqrt()).abs().max()) < 0.1
     torch.testing.assert_close(second.std[0].square() * precision, torch.ones(3), rtol=0.05, atol=0.0)
+
+
+# -- alpha-divergences -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+def test_the_fit_of_an_alpha_divergence_is_closed_in_a_linear_model(estimator, alpha):
+    """1/alpha log E_q[N(y; x w, s^2)^alpha] is a Gaussian integral: the average of log N(y; x m, s^2) at alpha = 0."""
+    noise, spread, draws = 0.5, 0.2, 20_000
+    module = nn.Linear(4, 1, bias=False)
+    nn.init.constant_(module.weight, 0.8)
+    target = Target(Net(module), dubito.Gaussian(noise), {"weight": dubito.Normal(1.0)}, 30)
+    method = dubito.Variational(
+        estimator=estimator, alpha=alpha, draws=draws, init_std=spread, optimiser="sgd", momentum=0.0, learning_rate=1.0
+    )
+    theta = target.net.theta().unsqueeze(0)
+    x, y = X[:5], X[:5].sum(1)
+    state = method.init(theta, target, Tick.at(0, 9))
+    moved, info = method.step(state, Batch(x, y, torch.arange(5)), target, Tick.at(0, 9, seed=1))
+
+    def loss(mean, std):
+        error, variance = (y - x @ mean).square(), x.square() @ std.square()
+        base = -0.5 * torch.log(torch.tensor(2 * torch.pi * noise**2))
+        if alpha == 0:
+            return -(base - 0.5 * (error + variance) / noise**2).mean()
+        total = noise**2 / alpha + variance
+        joined = (noise**2 / alpha / total).log() / 2 - error / (2 * total)
+        return -(base + joined / alpha).mean()
+
+    mean, std = theta[0].clone().requires_grad_(), torch.full((4,), spread, requires_grad=True)
+    fit = loss(mean, std)
+    assert float(info.fit) == pytest.approx(float(fit.detach()), abs=0.01)
+    (by_mean,) = torch.autograd.grad(fit, mean)
+    step = theta[0] - moved.mean[0]
+    prior = theta[0] / 30
+    torch.testing.assert_close(step, by_mean + prior, rtol=0.03, atol=0.02)
+
+
+def test_alpha_needs_several_draws():
+    with pytest.raises(ValueError, match=r"alpha=0.5 joins several draws, and there is draws=1; try draws=10"):
+        dubito.Variational(alpha=0.5)
+    assert len(fit(dubito.Variational(alpha=0.5, draws=3, estimator="weights"), members=2)) == 2
 
 
 # -- plan ------------------------------------------------------------------------------------------------------

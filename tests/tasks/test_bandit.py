@@ -120,11 +120,11 @@ def test_a_game_that_was_stopped_goes_on_to_the_same_end(method, tmp_path, monke
     whole = bandit.play(online(method), GAME, {"a": 0.1}, 8, progress=False)
     save, step = bandit._Game.save, bandit._Game.step
 
-    def stop(self, state, number, rng):
-        if number == 5:
+    def stop(self, state, tick):
+        if tick.step == 5:
             save(self, state, 5)
             raise KeyboardInterrupt
-        return step(self, state, number, rng)
+        return step(self, state, tick)
 
     monkeypatch.setattr(bandit._Game, "step", stop)
     with pytest.raises(KeyboardInterrupt):

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
 
-import torch
 from torch import Tensor
 
 from dubito.inputs import Inputs
@@ -18,24 +17,11 @@ from dubito.net import Buffers, Net
 from dubito.posteriors.base import Posterior
 from dubito.posteriors.samples import SamplesPosterior
 from dubito.priors import Assigned
-from dubito.rng import Rng
 from dubito.target import Batch, Target, point_names
+from dubito.tick import Tick
 
 State = TypeVar("State", bound=tuple[Any, ...])
-Answer = Literal["exact", "mean-field", "point", "ensemble", "dropout"]
-
-
-class Tick(NamedTuple):
-    """The time of a step: its number (0-d, from 0), how many there will be, and its random numbers."""
-
-    step: Tensor
-    steps: int
-    rng: Rng
-
-    @classmethod
-    def at(cls, step: int, steps: int, seed: int = 0) -> "Tick":
-        """A tick for one's own loop."""
-        return cls(torch.tensor(step), steps, Rng(seed, step))
+Answer = Literal["exact", "mean-field", "point", "ensemble", "dropout", "sparse", "multiplicative"]
 
 
 class Info(NamedTuple):
@@ -80,6 +66,7 @@ class Method(ABC, Generic[State]):
     live_norm: ClassVar[bool] = False  # whether BatchNorm statistics move while it trains
     full_batch: ClassVar[bool] = False
     drops: ClassVar[bool] = False  # whether the network's own dropout is on while it trains
+    selects: ClassVar[bool] = True  # whether validation data may choose an earlier state than the last
 
     @property
     def needs_index(self) -> bool:
@@ -120,6 +107,10 @@ class Method(ABC, Generic[State]):
     def keeps(self, step: int, steps: int) -> bool:
         """Whether the state after update `step` (counted from 0) is a sample to keep."""
         return False
+
+    def noted(self, state: State, target: Target) -> dict[str, float]:
+        """What else the history tells, once an epoch."""
+        return {}
 
     @property
     def depends_on_steps(self) -> bool:

@@ -8,11 +8,12 @@ from torch import Tensor
 
 from dubito.inputs import Inputs
 from dubito.likelihoods import Likelihood
-from dubito.methods.base import Method, Sampler, State, Tick, Told, Weights
+from dubito.methods.base import Method, Sampler, State, Told, Weights
 from dubito.net import Net
 from dubito.posteriors.base import Posterior
 from dubito.priors import Assigned
 from dubito.target import Batch, Target
+from dubito.tick import Tick
 
 
 @dataclass(frozen=True)

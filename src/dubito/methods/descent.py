@@ -11,10 +11,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dubito.methods.base import Info, Method, Tick, Weights, info
+from dubito.methods.base import Info, Method, Weights, info
 from dubito.net import Buffers
 from dubito.optim import Optimised, OptimState
 from dubito.target import Batch, Target
+from dubito.tick import Tick
 
 
 class DescentState(NamedTuple):
@@ -42,7 +43,7 @@ class Descent(Optimised, Method[DescentState]):
         parts, grad = target.value_and_grad(
             state.theta, weighted, mode="train", buffers=state.buffers, rng=tick.rng.child("train")
         )
-        self.descend_(state.theta, grad.div_(-target.n_data), state.optim, int(tick.step), tick.steps)
+        self.descend_(state.theta, grad.div_(-target.n_data), state.optim, tick)
         return state, info(parts.log_lik, parts.log_prior, target)
 
     def weights(self, state: DescentState) -> Weights:

@@ -6,14 +6,16 @@ https://arxiv.org/abs/1111.4246); each trajectory's step is jittered so that no 
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from dubito.methods.base import Sampler, Tick, check_count, check_positive, info
+from dubito.methods.base import Sampler, check_count, check_positive, info
 from dubito.target import Batch, Parts, Target
+from dubito.tick import Number, Tick
 
 JITTER = 0.5  # relative half-width of the step size's jitter: wide, as some direction always meets its half period
 SHRINKAGE, OFFSET, DECAY = 0.05, 10.0, 0.75  # dual averaging's gamma, t0 and kappa, as in the paper
@@ -70,11 +72,11 @@ class HMC(Sampler[HMCState]):
         return HMCState(theta.clone(), unknown, torch.zeros_like(theta), log_step, log_step.clone(), zero, centre)
 
     def step(self, state: HMCState, batch: Batch, target: Target, tick: Tick) -> tuple[HMCState, HMCInfo]:
-        if int(tick.step) == 0:
+        if tick.recorder is None and int(tick.step) == 0:
             self._place(state, *target.value_and_grad(state.theta, batch))
-        adapting = int(tick.step) < self.burn_in
         jitter = 1 + JITTER * (2 * tick.rng.uniform((len(state.theta),), "jitter", state.theta) - 1)
-        size = (state.log_step if adapting else state.log_step_mean).exp() * jitter
+        adapting = tick.number(lambda step, steps: float(step < self.burn_in))
+        size = torch.lerp(state.log_step_mean, state.log_step, adapting).exp() * jitter
         momentum = tick.rng.normal_(torch.empty_like(state.theta), "momentum")
         energy = self._log_joint(state.parts, momentum, target)
         theta, parts, grad, momentum = self._trajectory(state, size, momentum, batch, target)
@@ -82,8 +84,7 @@ class HMC(Sampler[HMCState]):
         accept = change.clamp_max(0).exp().nan_to_num(0.0)
         taken = tick.rng.uniform((len(theta),), "accept", theta) < accept
         self._keep(state, taken, theta, parts, grad)
-        if adapting:
-            self._adapt(state, accept, int(tick.step))
+        self._adapt(state, accept, tick)
         base = info(state.parts.log_lik, state.parts.log_prior, target)
         return state, HMCInfo(*base, accept, size, (~(change > -1000)).to(theta.dtype))
 
@@ -115,10 +116,13 @@ class HMC(Sampler[HMCState]):
         new = Parts(*(torch.where(taken, a, b) for a, b in zip(parts, old, strict=True)))
         self._place(state, new, torch.where(rows, grad, state.grad))
 
-    def _adapt(self, state: HMCState, accept: Tensor, step: int) -> None:
-        """Dual averaging of the log step size towards the acceptance aimed at."""
-        time = step + 1
-        state.error.lerp_(self.accept - accept, 1 / (time + OFFSET))
-        state.log_step.copy_(state.centre - math.sqrt(time) / SHRINKAGE * state.error)
-        weight = time**-DECAY
-        state.log_step_mean.lerp_(state.log_step, weight)
+    def _adapt(self, state: HMCState, accept: Tensor, tick: Tick) -> None:
+        """Dual averaging of the log step size towards the acceptance aimed at; all weights are 0 after burn-in."""
+
+        def while_burning_in(weight: Callable[[int], float]) -> Number:
+            return tick.number(lambda step, steps: weight(step + 1) if step < self.burn_in else 0.0)
+
+        state.error.lerp_(self.accept - accept, while_burning_in(lambda time: 1 / (time + OFFSET)))
+        pull = while_burning_in(lambda time: math.sqrt(time) / SHRINKAGE)
+        state.log_step.copy_(state.centre - pull * state.error)
+        state.log_step_mean.lerp_(state.log_step, while_burning_in(lambda time: time**-DECAY))

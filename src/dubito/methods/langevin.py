@@ -1,5 +1,6 @@
 """What the stochastic-gradient samplers share: a step size, its schedule, and a switch for the noise."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
@@ -8,9 +9,10 @@ import torch
 from torch import Tensor
 
 from dubito import schedules
-from dubito.methods.base import Sampler, State, Tick, check_positive
+from dubito.methods.base import Sampler, State, check_positive
 from dubito.schedules import Schedule
 from dubito.target import Target
+from dubito.tick import Number, Tick
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,19 +37,28 @@ class Langevin(Sampler[State]):
     def resolve(self, n_data: int) -> Self:
         return self if self.step_size is not None else replace(self, step_size=self.default_share / n_data)
 
-    def epsilon(self, tick: Tick, target: Target) -> float:
-        """The step size now."""
-        size = self.resolve(target.n_data).step_size or 0.0
-        return size * schedules.parse(self.schedule)(int(tick.step), tick.steps)
+    @property
+    def rates(self) -> Schedule:
+        """The schedule as an object."""
+        return schedules.parse(self.schedule)
 
-    def noisy(self, tick: Tick) -> bool:
-        """Whether noise is added now: always, but for methods that explore first."""
+    def noisy(self, step: int, steps: int) -> bool:
+        """Whether noise is added: always, but for methods that explore first."""
         return True
 
+    def sizes(self, tick: Tick, target: Target) -> tuple[Number, Number]:
+        """The step size eps now, halved for the gradient, and the root of eps for the noise, 0 where there is none."""
+        size = self.resolve(target.n_data).step_size or 0.0
+        half = tick.number(lambda step, steps: size * self.rates(step, steps) / 2)
+        root = tick.number(lambda step, steps: math.sqrt(size * self.rates(step, steps)) * self.noisy(step, steps))
+        return half, root
+
     def noise(self, theta: Tensor, tick: Tick) -> Callable[[], Tensor]:
-        """The normals of this step, drawn while the gradient is computed; all 0 where no noise is added."""
-        return tick.rng.normal_meanwhile(theta, "langevin") if self.noisy(tick) else lambda: torch.zeros_like(theta)
+        """The normals of this step, drawn while the gradient is computed."""
+        if tick.recorder is None and not self.noisy(int(tick.step), tick.steps):
+            return lambda: torch.zeros_like(theta)
+        return tick.rng.normal_meanwhile(theta, "langevin")
 
     @property
     def depends_on_steps(self) -> bool:
-        return self.keep is not None or schedules.parse(self.schedule).depends_on_steps
+        return self.keep is not None or self.rates.depends_on_steps

@@ -6,41 +6,11 @@ https://arxiv.org/abs/1506.02142, with the prior over the weights as its complex
 
 from dataclasses import dataclass
 
-from dubito.inputs import Inputs
-from dubito.methods.descent import Descent, DescentState
-from dubito.net import Net
-from dubito.posteriors.base import Posterior
-from dubito.posteriors.dropout import DropoutPosterior
-from dubito.target import Target
-
-DEFAULT_RATE = 0.1  # for a network without dropout of its own
+from dubito.methods.dropped import Dropped
 
 
 @dataclass(frozen=True, kw_only=True)
-class MCDropout(Descent):
+class MCDropout(Dropped):
     """Dropout at prediction time; `rate` replaces the net's own rates, or puts dropout where it has none."""
 
-    rate: float | None = None
     answer = "dropout"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.rate is not None and not 0 < self.rate < 1:
-            raise ValueError(f"MCDropout: rate must lie between 0 and 1, got {self.rate}")
-
-    def prepare(self, net: Net, x: Inputs) -> Net:
-        if fused := net.fused_dropout(x):
-            raise ValueError(
-                f"dropout inside {fused[0]!r} is part of a fused call that masks cannot reach; set its "
-                "dropout to 0 and put nn.Dropout after it"
-            )
-        rate = self.rate if self.rate is not None or net.sites(x) else DEFAULT_RATE
-        prepared = net if rate is None else net.with_dropout(rate)
-        if not prepared.sites(x):
-            raise ValueError(
-                "MCDropout found nowhere to drop: the network has one layer and no dropout; add nn.Dropout to it"
-            )
-        return prepared
-
-    def posterior(self, state: DescentState, target: Target) -> Posterior:
-        return DropoutPosterior.of(target.net, target.likelihood, state.theta, state.buffers)

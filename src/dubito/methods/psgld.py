@@ -7,16 +7,16 @@ V moves during burn-in only. With a G that is constant from then on the correcti
 is exactly zero, and the chain has the right stationary distribution.
 """
 
-import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from dubito.methods.base import Info, Tick, check_positive, info
+from dubito.methods.base import Info, check_positive, info
 from dubito.methods.langevin import Langevin
 from dubito.target import Batch, Target
+from dubito.tick import Tick, add_scaled_
 
 
 class PSGLDState(NamedTuple):
@@ -47,11 +47,15 @@ class PSGLD(Langevin[PSGLDState]):
     def step(self, state: PSGLDState, batch: Batch, target: Target, tick: Tick) -> tuple[PSGLDState, Info]:
         noise = self.noise(state.theta, tick)
         parts, grad = target.value_and_grad(state.theta, batch)
-        step = int(tick.step)
-        if step <= self.burn_in:
-            state.square.lerp_((grad / target.n_data).square_(), max(1 - self.decay, 1 / (step + 1)))
+        weight = tick.number(self._weight)
+        if isinstance(weight, Tensor) or weight:
+            state.square.lerp_((grad / target.n_data).square_(), weight)
         metric = state.square.sqrt().add_(self.floor).reciprocal_()
-        eps = self.epsilon(tick, target)
-        state.theta.addcmul_(metric, grad, value=eps / 2)
-        state.theta.addcmul_(metric.sqrt_(), noise(), value=math.sqrt(eps))
+        half, root = self.sizes(tick, target)
+        add_scaled_(state.theta, grad.mul_(metric), half)
+        add_scaled_(state.theta, noise().mul_(metric.sqrt_()), root)
         return state, info(parts.log_lik, parts.log_prior, target)
+
+    def _weight(self, step: int, steps: int) -> float:
+        """What the newest squared gradient counts for: 0 once the metric is frozen."""
+        return max(1 - self.decay, 1 / (step + 1)) if step <= self.burn_in else 0.0

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dubito.methods.base import State, Tick, check_count
+from dubito.methods.base import State, check_count
 from dubito.methods.descent import DescentState
 from dubito.methods.langevin import Langevin
 from dubito.methods.map import MAP
@@ -17,6 +17,7 @@ from dubito.posteriors.samples import SamplesPosterior
 from dubito.rng import derive
 from dubito.schedules import CyclicalCosine, Schedule
 from dubito.target import Target
+from dubito.tick import Tick
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,16 +98,16 @@ class _Cyclical(Langevin[State]):
         if not 0 <= self.exploration < 1:
             raise ValueError(f"{type(self).__name__}: exploration must lie in [0, 1), got {self.exploration}")
 
-    def epsilon(self, tick: Tick, target: Target) -> float:
-        size = self.resolve(target.n_data).step_size or 0.0
-        return size * CyclicalCosine(self.cycles)(int(tick.step), tick.steps)
+    @property
+    def rates(self) -> Schedule:
+        return CyclicalCosine(self.cycles)
 
     def keeps(self, step: int, steps: int) -> bool:
         """Whether a step lies in the sampling part of its cycle."""
         return CyclicalCosine(self.cycles).position(step, steps) >= self.exploration
 
-    def noisy(self, tick: Tick) -> bool:
-        return self.keeps(int(tick.step), tick.steps)
+    def noisy(self, step: int, steps: int) -> bool:
+        return self.keeps(step, steps)
 
     @property
     def depends_on_steps(self) -> bool:

@@ -12,9 +12,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dubito.methods.base import Info, Tick, info
+from dubito.methods.base import Info, info
 from dubito.methods.langevin import Langevin
 from dubito.target import Batch, Target
+from dubito.tick import Tick, add_scaled_
 
 
 class SGHMCState(NamedTuple):
@@ -45,8 +46,8 @@ class SGHMC(Langevin[SGHMCState]):
     def step(self, state: SGHMCState, batch: Batch, target: Target, tick: Tick) -> tuple[SGHMCState, Info]:
         noise = self.noise(state.theta, tick)
         parts, grad = target.value_and_grad(state.theta, batch)
-        eps = self.epsilon(tick, target)
-        state.velocity.mul_(1 - self.friction).add_(grad, alpha=eps / 2)
-        state.velocity.add_(noise(), alpha=math.sqrt(self.friction * eps))
+        half, root = self.sizes(tick, target)
+        add_scaled_(state.velocity.mul_(1 - self.friction), grad, half)
+        add_scaled_(state.velocity, noise(), math.sqrt(self.friction) * root)
         state.theta.add_(state.velocity)
         return state, info(parts.log_lik, parts.log_prior, target)

@@ -3,15 +3,15 @@
 theta <- theta + eps/2 * grad log p(theta | D) + N(0, eps)
 """
 
-import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import Tensor
 
-from dubito.methods.base import Info, Tick, info
+from dubito.methods.base import Info, info
 from dubito.methods.langevin import Langevin
 from dubito.target import Batch, Target
+from dubito.tick import Tick, add_scaled_
 
 
 class SGLDState(NamedTuple):
@@ -30,7 +30,7 @@ class SGLD(Langevin[SGLDState]):
     def step(self, state: SGLDState, batch: Batch, target: Target, tick: Tick) -> tuple[SGLDState, Info]:
         noise = self.noise(state.theta, tick)
         parts, grad = target.value_and_grad(state.theta, batch)
-        eps = self.epsilon(tick, target)
-        state.theta.add_(grad, alpha=eps / 2)
-        state.theta.add_(noise(), alpha=math.sqrt(eps))
+        half, root = self.sizes(tick, target)
+        add_scaled_(state.theta, grad, half)
+        add_scaled_(state.theta, noise(), root)
         return state, info(parts.log_lik, parts.log_prior, target)

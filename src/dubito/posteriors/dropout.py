@@ -61,7 +61,8 @@ class DropoutPosterior(Posterior):
 
     def __repr__(self) -> str:
         rate = "its own rates" if self.net.dropout is None else f"rate {self.net.dropout}"
-        return f"<MCDropout: {len(self)} networks of {self.net.layout.size:,} weights, {rate}, {self.likelihood!r}>"
+        made = self.about.get("method", {}).get("name", "dropout")
+        return f"<{made}: {len(self)} networks of {self.net.layout.size:,} weights, {rate}, {self.likelihood!r}>"
 
 
 def stored(folder: Path, manifest: Mapping[str, Any], net: Net, likelihood: Likelihood) -> DropoutPosterior:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from safetensors import SafetensorError
@@ -89,6 +89,12 @@ class GaussianPosterior(Posterior):
         prior: dict[str, Assigned] = {n: _prior(n, means[n], stds[n]) for n in means}
         return prior | dict.fromkeys(self.net.fixed, Fixed())
 
+    def member(self, index: int) -> Self:
+        """One Gaussian of a mixture, by itself."""
+        buffers = {n: b[index : index + 1] for n, b in self.buffers.items()}
+        one = slice(index, index + 1)
+        return replace(self, mean=self.mean[one], std=self.std[one], buffers=buffers)
+
     @property
     def random(self) -> Tensor:
         """(D,): which coordinates have a spread."""
@@ -106,7 +112,12 @@ class GaussianPosterior(Posterior):
         held = {"mean": self.mean, "std": self.std, **{BUFFER + n: b for n, b in self.buffers.items()}}
         files.save_constants(path, self.net)
         files.write_atomically(path / TENSORS, save({n: t.cpu().contiguous().clone() for n, t in held.items()}))
-        files.write_manifest(path, files.describe(self.net, self.likelihood, self.kind, self.about))
+        described = files.describe(self.net, self.likelihood, self.kind, self.about)
+        files.write_manifest(path, {**described, **self._settings()})
+
+    def _settings(self) -> dict[str, float]:
+        """What else its file must tell."""
+        return {}
 
     def __len__(self) -> int:
         return len(self.mean)

@@ -15,13 +15,13 @@ from dubito.config import from_dict, to_dict
 from dubito.likelihoods import Likelihood
 from dubito.net import Net
 from dubito.nn import build
-from dubito.posteriors import dropout, files, gaussian, samples
+from dubito.posteriors import dropout, files, gaussian, samples, sparse
 from dubito.posteriors.base import Posterior
 from dubito.posteriors.samples import Form, SamplesPosterior
 from dubito.posteriors.storage import Damaged, JoinedSamples
 from dubito.runtime import pick_device
 
-OPENERS = {"samples": samples.stored, "dropout": dropout.stored, "gaussian": gaussian.stored}
+OPENERS = {"samples": samples.stored, "dropout": dropout.stored, "gaussian": gaussian.stored, "sparse": sparse.stored}
 
 
 def load(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ RATE = 0.1  # of dropout, where the method drops
 HIDDEN = 3  # units of the one-hidden-layer net
 NODES, REACH = 161, 8.0  # of the quadrature along each axis, and how many standard deviations it reaches
 NEWTON_STEPS = 30
+HERMITE = 40  # nodes of Gauss-Hermite quadrature
 
 Formula = Callable[[Tensor, Tensor, Tensor], Tensor]  # theta (D,), x (N, d), what each unit is multiplied by -> (N,)
 
@@ -27,6 +29,17 @@ class Masked(NamedTuple):
 
     keep: Tensor
     weight: Tensor
+
+
+class Dropping(NamedTuple):
+    """Dropout of a rate, under which `draws` masks answer for a datum together by an alpha-divergence."""
+
+    rate: float = 0.0
+    alpha: float = 0.0
+    draws: int = 1
+
+
+STILL = Dropping()
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,16 +69,16 @@ class Problem:
         """The number of weights."""
         return sum(p.numel() for p in self.net.parameters())
 
-    def log_joint(self, theta: Tensor, rate: float = 0.0) -> Tensor:
-        """log p(theta, D) up to a constant, the log-likelihood averaged over all dropout masks of that rate."""
-        outputs, weight = self.outputs(theta, self.x, rate)
+    def log_joint(self, theta: Tensor, how: Dropping = STILL) -> Tensor:
+        """log p(theta, D) up to a constant, the log-likelihood averaged over all dropout masks."""
+        outputs, weight = self.outputs(theta, self.x, how.rate)
         y = self.y.double()
         if self.noise is None:
             log_lik = F.logsigmoid((2 * y - 1) * outputs)
         else:
             log_lik = -0.5 * ((y - outputs) / self.noise).square()
         log_prior = -0.5 * (theta / self.prior.std).square().sum()
-        return weight @ log_lik.sum(1) + log_prior
+        return _expected(log_lik, weight, how).sum() + log_prior
 
     def outputs(self, theta: Tensor, x: Tensor, rate: float = 0.0) -> tuple[Tensor, Tensor]:
         """The outputs (masks, N) under every mask, and the masks' probabilities."""
@@ -80,35 +93,93 @@ class Problem:
         mean = weight @ values
         return mean, weight @ (values - mean).square()
 
-    def slope(self, theta: Tensor, rate: float = 0.0) -> Tensor:
+    def slope(self, theta: Tensor, how: Dropping = STILL) -> Tensor:
         """The gradient of `log_joint`, (D,)."""
-        gradient: Tensor = torch.func.grad(self.log_joint)(theta, rate)
+        gradient: Tensor = torch.func.grad(self.log_joint)(theta, how)
         return gradient
 
-    def curvature(self, theta: Tensor, rate: float = 0.0) -> Tensor:
+    def curvature(self, theta: Tensor, how: Dropping = STILL) -> Tensor:
         """Minus the Hessian of `log_joint`, (D, D)."""
-        hessian: Tensor = torch.func.jacrev(self.slope)(theta, rate)
+        hessian: Tensor = torch.func.jacrev(self.slope)(theta, how)
         return -hessian
 
-    def newton(self, theta: Tensor, rate: float = 0.0) -> Tensor:
+    def newton(self, theta: Tensor, how: Dropping = STILL) -> Tensor:
         """The step from theta to the mode of the quadratic fitted there, (D,)."""
-        step: Tensor = torch.linalg.solve(self.curvature(theta, rate), self.slope(theta, rate))
+        step: Tensor = torch.linalg.solve(self.curvature(theta, how), self.slope(theta, how))
         return step
 
-    def gap(self, theta: Tensor, rate: float = 0.0) -> Tensor:
+    def gap(self, theta: Tensor, how: Dropping = STILL) -> Tensor:
         """How far theta (D,) lies from the mode nearby, in standard deviations there; infinite at a saddle."""
-        curvature = self.curvature(theta, rate)
+        curvature = self.curvature(theta, how)
         if float(torch.linalg.eigvalsh(curvature)[0]) <= 0:
             return torch.full_like(theta, torch.inf)
         scale: Tensor = torch.linalg.inv(curvature).diagonal().sqrt()
-        return self.newton(theta, rate).abs() / scale
+        return self.newton(theta, how).abs() / scale
 
-    def mode(self, rate: float = 0.0) -> Tensor:
+    def mode(self, how: Dropping = STILL) -> Tensor:
         """The mode of a log-concave problem, by Newton's method from zero."""
         theta = torch.zeros(self.size, dtype=torch.float64)
         for _ in range(NEWTON_STEPS):
-            theta = theta + self.newton(theta, rate)
+            theta = theta + self.newton(theta, how)
         return theta
+
+    def expected_fit(self, mean: Tensor, variance: Tensor) -> Tensor:
+        """E log p(y) of a linear model whose slopes have these means and variances, (d,) of them random.
+
+        Outputs are normal, N(x mean, x^2 variance): closed for real y, and one integral for labels.
+        """
+        centre = self.formula(mean, self.x.double(), torch.ones(self.units))
+        spread, y = self.x.double().square() @ variance, self.y.double()
+        if self.noise is not None:
+            return -0.5 * ((y - centre).square() + spread).sum() / self.noise**2
+        nodes, weight = (torch.from_numpy(part) for part in np.polynomial.hermite_e.hermegauss(HERMITE))
+        logits = centre + spread.sqrt() * nodes.unsqueeze(1)
+        return (weight @ F.logsigmoid((2 * y - 1) * logits)).sum() / weight.sum()
+
+    def sparse_bound(self, mean: Tensor, log_var: Tensor) -> Tensor:
+        """Minus the bound under the log-uniform prior over the slopes of a linear model."""
+        slopes, others = mean[: self.units], mean[self.units :]
+        kl = dropout_kl(log_var - slopes.square().log()).sum()
+        return kl - self.expected_fit(mean, log_var.exp()) + 0.5 * (others / self.prior.std).square().sum()
+
+    def dropout_bound(self, mean: Tensor, log_alpha: Tensor) -> Tensor:
+        """The same with one alpha, a scalar, for all slopes."""
+        return self.sparse_bound(mean, log_alpha + mean[: self.units].square().log())
+
+    def noisy_bound(self, mean: Tensor, alpha: float) -> Tensor:
+        """Minus the expected log joint of means under their normal prior, alpha given."""
+        variance = alpha * mean[: self.units].square()
+        return 0.5 * (mean / self.prior.std).square().sum() - self.expected_fit(mean, variance)
+
+    def sparse_optimum(self, mean: Tensor, std: Tensor, threshold: float) -> "Spread":
+        """The optimum of `sparse_bound` nearest to a start; slopes whose log alpha ends above the threshold are 0."""
+        d = self.units
+        centre, log_var = descended(self.sparse_bound, mean, 2 * std[:d].log())
+        gone = log_var - centre[:d].square().log() > threshold
+        spread = torch.zeros_like(mean)
+        spread[:d] = (log_var / 2).exp().masked_fill(gone, 0.0)
+        centre[:d] = centre[:d].masked_fill(gone, 0.0)
+        return Spread(centre, spread)
+
+    def dropout_optimum(self, mean: Tensor, std: Tensor, learned: bool) -> "Spread":
+        """The optimum of `dropout_bound`, or of `noisy_bound` at the alpha given, nearest to a start."""
+        d = self.units
+        ratio = 2 * (std[:d] / mean[:d].abs()).log().mean()
+        if learned:
+            centre, ratio = descended(self.dropout_bound, mean, ratio)
+        else:
+            alpha = float(ratio.exp())
+            (centre,) = descended(lambda theta: self.noisy_bound(theta, alpha), mean)
+        spread = torch.zeros_like(mean)
+        spread[:d] = centre[:d].abs() * (ratio / 2).exp()
+        return Spread(centre, spread)
+
+
+class Spread(NamedTuple):
+    """Means and standard deviations, (D,) each."""
+
+    mean: Tensor
+    std: Tensor
 
 
 class Reference(NamedTuple):
@@ -123,6 +194,26 @@ class Reference(NamedTuple):
     doubt: str = ""  # why it is not to be trusted
 
 
+def dropout_kl(log_alpha: Tensor) -> Tensor:
+    """KL from the log-uniform prior, as Molchanov et al. (2017) approximate it."""
+    return 0.63576 * torch.sigmoid(-1.87320 - 1.48695 * log_alpha) + 0.5 * F.softplus(-log_alpha)
+
+
+def descended(bound: Callable[..., Tensor], *start: Tensor) -> list[Tensor]:
+    """The minimum of a smooth function nearest to a start."""
+    leaves = [part.clone().requires_grad_() for part in start]
+    optimiser = torch.optim.LBFGS(leaves, max_iter=500, line_search_fn="strong_wolfe")
+
+    def closure() -> float:
+        optimiser.zero_grad()
+        loss = bound(*leaves)
+        loss.backward()
+        return float(loss.detach())
+
+    optimiser.step(closure)
+    return [leaf.detach() for leaf in leaves]
+
+
 def masks(units: int, rate: float) -> Masked:
     """All on/off patterns scaled by 1 / (1 - rate); at rate 0 the one that keeps everything."""
     if rate == 0:
@@ -130,6 +221,26 @@ def masks(units: int, rate: float) -> Masked:
     on = torch.tensor(list(itertools.product([0.0, 1.0], repeat=units)), dtype=torch.float64)
     kept = on.sum(1)
     return Masked(on / (1 - rate), (1 - rate) ** kept * rate ** (units - kept))
+
+
+def _expected(log_lik: Tensor, weight: Tensor, how: Dropping) -> Tensor:
+    """(N,): what the drawn masks say of each datum together, averaged over every way of drawing them.
+
+    It depends on how often each mask is drawn alone: a sum over the multinomial's counts.
+    """
+    if how.alpha == 0 or how.draws == 1 or len(weight) == 1:
+        return weight @ log_lik
+    counts = _counts(len(weight), how.draws)
+    log_chance = torch.lgamma(counts.sum(1) + 1) - torch.lgamma(counts + 1).sum(1) + counts @ weight.log()
+    joined = torch.logsumexp((counts / how.draws).log().unsqueeze(2) + how.alpha * log_lik, 1) / how.alpha
+    return log_chance.exp() @ joined
+
+
+def _counts(kinds: int, draws: int) -> Tensor:
+    """Every way in which so many draws fall among so many kinds, (ways, kinds)."""
+    bars = itertools.combinations(range(draws + kinds - 1), kinds - 1)
+    ways = [np.diff([-1, *bar, draws + kinds - 1]) - 1 for bar in bars]
+    return torch.from_numpy(np.array(ways)).double()
 
 
 def linear(bias: bool, correlation: float = 0.5) -> Problem:

@@ -13,7 +13,7 @@ from dubito.diagnostics import RHAT_LIMIT
 from dubito.methods.base import Method
 from dubito.posteriors.base import Posterior
 from dubito.prediction import Prediction
-from dubito.selfcheck.problems import RATE, Problem, Reference
+from dubito.selfcheck.problems import RATE, Dropping, Problem, Reference, Spread
 
 MASK_DRAWS = 20_000
 FACTORISED_DRAWS = 4_000
@@ -37,6 +37,8 @@ TOLERANCES = {
     "point": Tolerance(),
     "ensemble": Tolerance(),
     "dropout": Tolerance(ratio=(0.85, 1.15)),
+    "sparse": Tolerance(ratio=(0.85, 1.15)),
+    "multiplicative": Tolerance(ratio=(0.85, 1.15)),
 }
 MEANINGS = {
     "exact": "moments and predictions of the posterior",
@@ -44,6 +46,8 @@ MEANINGS = {
     "point": "on a mode",
     "ensemble": "every member on a mode",
     "dropout": "on the mode of the likelihood averaged over all masks; mean and variance over masks",
+    "sparse": "on an optimum of the bound under the log-uniform prior: its zeros, and means and variances of the rest",
+    "multiplicative": "on an optimum of the bound whose variances are alpha times squared means",
 }
 
 
@@ -129,9 +133,40 @@ def _masks(posterior: Posterior, problem: Problem, reference: Reference) -> Meas
     mean, variance = (part[:, -1].double().cpu() for part in (drawn.mean, drawn.epistemic))
     known, spread = problem.predicted(theta, RATE)
     ratio = variance / spread
-    found = _biased(torch.cat([problem.gap(theta, RATE), (mean - known) / spread.sqrt()]))
+    made = posterior.about["method"]
+    how = Dropping(RATE, made.get("alpha", 0.0), made.get("draws", 1))
+    found = _biased(torch.cat([problem.gap(theta, how), (mean - known) / spread.sqrt()]))
     found = found._replace(ratio_low=float(ratio.min()), ratio_high=float(ratio.max()))
     return _compared(found, lambda: drawn, reference)
+
+
+def _sparse(posterior: Any, problem: Problem, reference: Reference) -> Measured:
+    """Zeros, means and variances against those of the exact bound's optimum beside them, and predictions."""
+    found = Measured()
+    if problem.identified:
+        mean, std = (part.double().cpu() for part in (posterior.mean[0], posterior.std[0]))
+        found = _optimal(posterior, problem.sparse_optimum(mean, std, posterior.threshold), reference)
+    return _compared(found, lambda: posterior.predict(problem.grid, draws=FACTORISED_DRAWS), reference)
+
+
+def _multiplied(posterior: Any, problem: Problem, reference: Reference) -> Measured:
+    """Means and variances against those of the exact bound's optimum beside them, and predictions."""
+    found = Measured()
+    if problem.identified:
+        mean, std = (part.double().cpu() for part in (posterior.mean[0], posterior.std[0]))
+        learned = "per" in posterior.about["method"]
+        found = _optimal(posterior, problem.dropout_optimum(mean, std, learned), reference)
+    return _compared(found, lambda: posterior.predict(problem.grid, draws=FACTORISED_DRAWS), reference)
+
+
+def _optimal(posterior: Any, known: Spread, reference: Reference) -> Measured:
+    """Means and variances, where the same weights are random."""
+    at, spread = (part.double().cpu() for part in posterior.moments())
+    same = bool(((spread > 0) == (known.std > 0)).all())
+    ratio = (spread / known.std).square()[known.std > 0]
+    scale = torch.as_tensor(reference.variance).sqrt()
+    found = _biased((at - known.mean) / scale if same else torch.full_like(at, torch.inf))
+    return found._replace(ratio_low=float(ratio.min()), ratio_high=float(ratio.max()))
 
 
 def _moments(posterior: Any, mean: Tensor | None, variance: Tensor | None) -> Measured:
@@ -170,4 +205,6 @@ MEASURES: dict[str, Callable[[Any, Problem, Reference], Measured]] = {
     "point": _modes,
     "ensemble": _modes,
     "dropout": _masks,
+    "sparse": _sparse,
+    "multiplicative": _multiplied,
 }

@@ -18,8 +18,9 @@ from torch import Tensor
 from dubito import plots
 from dubito.loop import History, Record, run
 from dubito.results import Cell, Figure, Result, Table, environment
-from dubito.rng import Rng, generator
+from dubito.rng import generator
 from dubito.runs import RunFolder
+from dubito.tick import Tick
 
 BUFFER = 4096  # the latest interactions that are learned from, as in the paper
 POINTS = 200  # on a curve of regret
@@ -139,7 +140,7 @@ class _Game:
     """One interaction of every run as a step of the loop."""
 
     def __init__(self, learner: Learner, bandit: Bandit, epsilons: Sequence[float], seed: int) -> None:
-        self.learner, self.bandit, self.seed = learner, bandit, seed
+        self.learner, self.bandit, self.seed, self.device = learner, bandit, seed, learner.device
         self.each = learner.runs // len(epsilons)
         self.epsilon = torch.tensor(epsilons, device=learner.device).repeat_interleave(self.each)
         self.best = bandit.expected.amax(1)
@@ -151,9 +152,9 @@ class _Game:
         whole = torch.zeros_like(numbers, dtype=torch.long)
         return Played(self.learner.state, whole, whole.clone(), numbers, numbers.clone())
 
-    def step(self, state: Played, step: int, rng: Rng) -> tuple[Played, Told]:
+    def step(self, state: Played, tick: Tick) -> tuple[Played, Told]:
         """Show a context to each run, act, and learn."""
-        device, runs = self.learner.device, self.learner.runs
+        step, device, runs = int(tick.step), self.device, self.learner.runs
         source = generator("cpu", self.seed, "bandit", step)
         rows = torch.randint(len(self.bandit.contexts), (self.each,), generator=source)
         rows = rows.repeat(runs // self.each).to(device)
@@ -181,6 +182,13 @@ class _Game:
             return self.bandit.inputs(rows, actions), rewards
 
         return self.learner.learn(step + 1 - first, take, step)
+
+    def obstacle(self) -> str:
+        """Why interactions cannot be recorded and replayed."""
+        return "what a learner does depends on how many data it has seen"
+
+    def ready(self, step: int) -> None:
+        """Nothing is replayed."""
 
     def after(self, state: Played, step: int) -> None:
         """Nothing is kept between interactions."""

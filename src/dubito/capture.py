@@ -1,0 +1,234 @@
+"""Steps recorded once as a CUDA graph and replayed: gather, noise, gradient and update without the host in between.
+
+What changes from step to step lies on the device before a replay: the number of the step, a table of the numbers that
+rules give for the steps to come, and the seed of the step's one generator. Where many steps are to come the recorded
+step is also compiled: its operations are traced, its random numbers drawn before it, and the rest fused.
+"""
+
+import contextlib
+import gc
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+from dubito.rng import Prepared, Rng, Stream
+from dubito.tick import Rule, Tick
+
+WARM = 3  # steps taken before one is recorded: they fill caches that a recording may not fill
+WORTH = 20  # steps left that make a recording worth while
+AHEAD = 1024  # steps whose numbers are uploaded at once
+RULES = 32  # different numbers in a step
+TIMED = 100  # replays that are timed to decide about compiling
+COMPILING = 60.0  # seconds of work ahead that make compiling worth while
+
+
+class Recordable(Protocol):
+    """What can take steps: eagerly, or under a recording."""
+
+    device: torch.device
+
+    def step(self, state: Any, tick: Tick) -> tuple[Any, Any]:
+        """One update; returns the state and an info of per-member tensors."""
+
+    def obstacle(self) -> str | None:
+        """Why steps cannot be recorded; None where they can."""
+
+    def ready(self, step: int) -> None:
+        """Put the data of a step where a recorded one reads them."""
+
+
+class Told(Protocol):
+    """Where what steps tell is summed up, in tensors that stay where they are."""
+
+    def add(self, info: Any, step: Tensor) -> None:
+        """Take in one step."""
+
+    @property
+    def held(self) -> list[Tensor]:
+        """The tensors, once a step has been taken in."""
+
+    @staticmethod
+    def note_(held: Sequence[Tensor], info: Any, step: Tensor) -> None:
+        """Take in one step by those tensors."""
+
+
+class Numbers:
+    """The numbers of a recorded step, as 0-d tensors: a table of those to come lies on the device."""
+
+    def __init__(self, steps: int, device: torch.device, rules: Sequence[Rule] = ()) -> None:
+        self.steps, self.rules = steps, list(rules)
+        self.step, self._first = (torch.zeros(1, dtype=torch.long, device=device) for _ in range(2))
+        self._table = torch.zeros(AHEAD, RULES, device=device)
+        self._row = self._table[0]
+        self._next, self._filled = -1, range(0)
+
+    def begin(self) -> None:
+        """The first thing in a recorded step: read this step's row."""
+        self._row = self._table.index_select(0, self.step - self._first)[0]
+
+    def __call__(self, rule: Rule) -> Tensor:
+        """A number of the step being recorded."""
+        if len(self.rules) == RULES:
+            raise RuntimeError(f"a step has more than {RULES} changing numbers")
+        self.rules.append(rule)
+        return self._row[len(self.rules) - 1]
+
+    @property
+    def row(self) -> list[Tensor]:
+        """All numbers of the step being recorded, once its rules are known."""
+        return list(self._row[: len(self.rules)].unbind())
+
+    def end(self) -> None:
+        """The last thing in a recorded step: move on to the next."""
+        self.step.add_(1)
+
+    def seek(self, step: int) -> None:
+        """Have everything in place for a replay of this step."""
+        if step != self._next:
+            self.step.fill_(step)
+        if step not in self._filled:
+            self._fill(range(step, min(step + AHEAD, self.steps)))
+        self._next = step + 1
+
+    def _fill(self, steps: range) -> None:
+        rows = torch.tensor([[rule(s, self.steps) for rule in self.rules] for s in steps])
+        self._table[: len(steps), : len(self.rules)].copy_(rows)
+        self._first.fill_(steps.start)
+        self._filled = steps
+
+
+class Advance:
+    """Takes a stepper's steps: eagerly at first, by replay once one is recorded, compiled where that pays."""
+
+    def __init__(self, stepper: Recordable, steps: int, seed: int, told: Told, compiled: bool | None = None) -> None:
+        self.stepper, self.steps, self.told, self.compiled = stepper, steps, told, compiled
+        self.stream = Stream(stepper.device) if stepper.device.type == "cuda" else None
+        self.rng = Rng(seed, stream=self.stream)
+        self._replay: _Replay | None = None
+        self._taken, self._began = 0, 0.0
+
+    def __call__(self, state: Any, step: int) -> Any:
+        """The state after one more step; what the step told is taken in."""
+        rng = self.rng.at(step)
+        if self._replay is not None:
+            self.stepper.ready(step)
+            self._replay(step)
+        else:
+            clock = torch.tensor(step)
+            state, info = self.stepper.step(state, Tick(clock, self.steps, rng))
+            self.told.add(info, clock)
+        self._taken += 1
+        if self.stream is not None:
+            self._improve(state, self.stream, self.steps - step - 1)
+        return state
+
+    def _improve(self, state: Any, stream: Stream, left: int) -> None:
+        """Record the step when it is warm; compile it when asked to, or when a stopwatch says that it pays."""
+        if self._taken == WARM and left >= WORTH:
+            self._replay = self._tried("recorded", lambda: _Replay(self, state, stream))
+            self._began = time.perf_counter()
+            if self._replay and self.compiled:
+                self._compile(state, stream, self._replay)
+        elif self._replay and self.compiled is None and self._taken == WARM + TIMED:
+            torch.cuda.synchronize(self.stepper.device)
+            if left * (time.perf_counter() - self._began) / TIMED > COMPILING:
+                self._compile(state, stream, self._replay)
+
+    def _compile(self, state: Any, stream: Stream, plain: "_Replay") -> None:
+        compiled = self._tried("compiled", lambda: _Compiled(self, state, stream, plain))
+        self._replay = compiled or plain
+
+    def _tried(self, what: str, make: "Callable[[], _Replay]") -> "_Replay | None":
+        """A recording, or None, said aloud, where it cannot be made."""
+        why = self.stepper.obstacle()
+        if why is None:
+            try:
+                return make()
+            except RuntimeError as error:
+                why = str(error).partition("\n")[0]
+        print(f"dubito: the step cannot be {what}, so this run is slower than it could be: {why}", file=sys.stderr)
+        return None
+
+
+class _Replay:
+    """A recorded step."""
+
+    def __init__(self, owner: Advance, state: Any, stream: Stream, rules: Sequence[Rule] = ()) -> None:
+        device = owner.stepper.device
+        self.owner, self.state, self.stream = owner, state, stream
+        self.numbers, self.graph = Numbers(owner.steps, device, rules), torch.cuda.CUDAGraph()
+        with torch.no_grad():
+            self.prepare()
+            self.graph.register_generator_state(stream.generator)
+            torch.cuda.synchronize(device)
+            with _no_collection(), torch.cuda.graph(self.graph):
+                self.numbers.begin()
+                stream.asked.clear()
+                self.body()
+                self.asked = list(stream.asked)
+                self.numbers.end()
+
+    def prepare(self) -> None:
+        """Whatever has to happen before the recording."""
+
+    def body(self) -> None:
+        """What is recorded."""
+        tick = Tick(self.numbers.step[0], self.owner.steps, self.owner.rng, self.numbers)
+        _, info = self.owner.stepper.step(self.state, tick)
+        self.owner.told.add(info, tick.step)
+
+    def __call__(self, step: int) -> None:
+        self.numbers.seek(step)
+        self.graph.replay()
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """No garbage is collected inside: an older graph that is freed during a recording would spoil it."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+class _Compiled(_Replay):
+    """A recorded step whose operations have been fused; its random numbers are drawn before it, as in the eager one."""
+
+    def __init__(self, owner: Advance, state: Any, stream: Stream, plain: _Replay) -> None:
+        self.kinds = [asked.kind for asked in plain.asked]
+        self.noise = [torch.zeros(asked.shape, dtype=asked.dtype, device=stream.device) for asked in plain.asked]
+        super().__init__(owner, state, stream, plain.numbers.rules)
+
+    def prepare(self) -> None:
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        self.leaves, self.spec = tree_flatten(self.state)
+        self.numbers.begin()
+        spare = tree_map(torch.clone, (self.leaves, self.owner.told.held))
+        rest = (self.numbers.step[0].clone(), self.numbers.row, self.noise)
+        traced = make_fx(lambda leaves, held, clock, row, noise: self._pure(leaves, held, clock, row, noise))(
+            *spare, *rest
+        )
+        self.fused = torch.compile(traced, fullgraph=True, dynamic=False)
+        self.fused(*spare, *rest)
+
+    def _pure(self, leaves: Any, held: Any, clock: Tensor, numbers: Any, noise: Any) -> None:
+        """The step with all that it reads and changes as arguments."""
+        given = iter(numbers)
+        rng = replace(self.owner.rng, stream=Prepared(noise))
+        tick = Tick(clock, self.owner.steps, rng, lambda rule: next(given))
+        _, info = self.owner.stepper.step(tree_unflatten(list(leaves), self.spec), tick)
+        self.owner.told.note_(held, info, clock)
+
+    def body(self) -> None:
+        for kind, out in zip(self.kinds, self.noise, strict=True):
+            self.stream.draw(kind, out)
+        self.fused(self.leaves, self.owner.told.held, self.numbers.step[0], self.numbers.row, self.noise)

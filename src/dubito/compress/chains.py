@@ -1,0 +1,218 @@
+"""Networks that are chains of layers: how they are found, written down, and freed of units that do nothing.
+
+A unit does nothing when no weight leads on from it, or when none leads to it: then its output is a constant, which the
+next layer's bias can hold. The smaller network computes the same.
+"""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from dubito.nn.nets import AsImage
+
+Weighted = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
+Norm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_CONV = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "padding_mode")
+_NORM = ("num_features", "eps", "momentum", "affine")
+_MAX = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
+_AVERAGE = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad")
+
+LAYERS: dict[type[nn.Module], tuple[str, ...]] = {  # what can be written down, and by which arguments
+    nn.Linear: ("in_features", "out_features"),
+    **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d), _CONV),
+    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d), _NORM),
+    **dict.fromkeys((nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d), _MAX),
+    **dict.fromkeys((nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d), _AVERAGE),
+    nn.Flatten: ("start_dim", "end_dim"),
+    nn.Dropout: ("p",),
+    nn.Dropout2d: ("p",),
+    nn.ReLU: (),
+    nn.LeakyReLU: ("negative_slope",),
+    nn.Tanh: (),
+    nn.Sigmoid: (),
+    nn.SiLU: (),
+    nn.GELU: ("approximate",),
+    nn.ELU: ("alpha",),
+    nn.Identity: (),
+    AsImage: ("side",),
+}
+ELEMENTWISE = (nn.ReLU, nn.LeakyReLU, nn.Tanh, nn.Sigmoid, nn.SiLU, nn.GELU, nn.ELU, nn.Identity)
+DROPOUTS = (nn.Dropout, nn.Dropout2d)
+MAX_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
+AVERAGE_POOLS = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
+
+
+class _Tracer(fx.Tracer):
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return not any(True for _ in m.children())
+
+
+def chain(network: nn.Module) -> list[nn.Module] | None:
+    """The layers in the order they are called, each once and each fed by the one before; None where it is no chain."""
+    if type(network) in LAYERS:
+        return [network]
+    try:
+        nodes = list(_Tracer().trace(network).nodes)
+    except Exception:  # a forward pass that cannot be traced may fail in any way of its own
+        return None
+    inner = nodes[1:-1]
+    straight = all(node.op == "call_module" and node.args == (before,) and not node.kwargs
+                   for before, node in zip(nodes, inner, strict=False))  # fmt: skip
+    if not inner or not straight or nodes[-1].args != (inner[-1],) or len({node.target for node in inner}) < len(inner):
+        return None
+    layers = [network.get_submodule(str(node.target)) for node in inner]
+    return layers if all(type(layer) in LAYERS for layer in layers) else None
+
+
+def describe(layers: Sequence[nn.Module]) -> list[dict[str, Any]]:
+    """A chain as JSON."""
+    return [_described(layer) for layer in layers]
+
+
+def build(described: Sequence[Mapping[str, Any]]) -> nn.Sequential:
+    """The chain that `describe` wrote down, with fresh weights."""
+    known = {kind.__name__: kind for kind in LAYERS}
+    return nn.Sequential(*(known[str(one["layer"])](**_arguments(one)) for one in described))
+
+
+def _described(layer: nn.Module) -> dict[str, Any]:
+    described = {"layer": type(layer).__name__, **{name: getattr(layer, name) for name in LAYERS[type(layer)]}}
+    return {**described, "bias": layer.bias is not None} if isinstance(layer, Weighted) else described
+
+
+def _arguments(described: Mapping[str, Any]) -> dict[str, Any]:
+    values = {name: value for name, value in described.items() if name != "layer"}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+
+
+# -- units that do nothing -------------------------------------------------------------------------------------
+
+
+def without_dead_units(layers: Sequence[nn.Module]) -> list[nn.Module]:
+    """The same function with fewer units; the layers given are left alone."""
+    held = [_copied(layer) for layer in layers]
+    while any(_remove_dead(held, *pair) for pair in _neighbours(held)):
+        pass
+    return held
+
+
+def _neighbours(layers: Sequence[nn.Module]) -> Iterator[tuple[int, int]]:
+    """Places of layers with weights that follow each other, with nothing in between that mixes units."""
+    places = [i for i, layer in enumerate(layers) if isinstance(layer, Weighted)]
+    for first, second in itertools.pairwise(places):
+        ends = [layers[first], layers[second]]
+        apart = all(getattr(end, "groups", 1) == 1 for end in ends)
+        if apart and all(_keeps_apart(layer) for layer in layers[first + 1 : second]):
+            yield first, second
+
+
+def _keeps_apart(layer: nn.Module) -> bool:
+    """Whether every unit stays by itself, and a constant stays that constant or becomes another."""
+    if isinstance(layer, nn.Flatten):
+        return layer.start_dim == 1 and layer.end_dim == -1
+    if isinstance(layer, AVERAGE_POOLS):
+        return not _pads(layer) and not layer.ceil_mode
+    return isinstance(layer, (*ELEMENTWISE, *DROPOUTS, *MAX_POOLS, *NORMS))
+
+
+def _remove_dead(layers: list[nn.Module], first: int, second: int) -> bool:
+    """Free one layer of its dead units, in place; whether there were any."""
+    before, after = layers[first], layers[second]
+    if not isinstance(before, Weighted) or not isinstance(after, Weighted):
+        return False
+    onward = _by_unit(before, after)
+    silent = ~before.weight.detach().flatten(1).any(1)
+    constant = _constant(before, layers[first + 1 : second])
+    foldable = constant.eq(0) if _pads(after) else torch.ones_like(silent)
+    dead = ~onward.any(-1).flatten(1).any(1) | (silent & foldable)
+    dead[0] = dead[0] and not bool(dead.all())  # a layer needs one unit
+    if not bool(dead.any()):
+        return False
+    shift = torch.einsum("uob,u->o", onward, constant * dead)
+    live = (~dead).nonzero().squeeze(1)
+    layers[first] = _resized(before, rows=live)
+    columns = live if onward.shape[2] == _positions(after) else _columns(live, onward.shape[2])
+    layers[second] = _resized(after, columns=columns, shift=shift)
+    for place in range(first + 1, second):
+        if isinstance(layer := layers[place], Norm):
+            layers[place] = _thinner(layer, live)
+    return True
+
+
+def _by_unit(before: Weighted, after: Weighted) -> Tensor:
+    """The weights that lead on from each unit, (units, outputs, weights to each)."""
+    weight = after.weight.detach()
+    units = len(before.weight)
+    return weight.reshape(len(weight), units, -1).transpose(0, 1)
+
+
+def _positions(layer: Weighted) -> int:
+    """The weights from one input to one output."""
+    return layer.weight[0, 0].numel()
+
+
+def _columns(live: Tensor, each: int) -> Tensor:
+    """The inputs that belong to some units, of which each has so many after flattening."""
+    return (live.unsqueeze(1) * each + torch.arange(each, device=live.device)).flatten()
+
+
+def _constant(before: Weighted, between: Sequence[nn.Module]) -> Tensor:
+    """What each unit would send on if no weight led to it, (units,)."""
+    value = before.weight.new_zeros(len(before.weight)) if before.bias is None else before.bias.detach()
+    value = value.unsqueeze(0)
+    with torch.no_grad():
+        for layer in between:
+            if isinstance(layer, ELEMENTWISE):
+                value = layer(value)
+            elif isinstance(layer, Norm):
+                value = _normalised(layer, value)
+    return value.squeeze(0)
+
+
+def _normalised(norm: Norm, value: Tensor) -> Tensor:
+    return torch.nn.functional.batch_norm(
+        value, norm.running_mean, norm.running_var, norm.weight, norm.bias, False, 0.0, norm.eps
+    )
+
+
+def _pads(layer: nn.Module) -> bool:
+    padding = getattr(layer, "padding", 0)
+    if isinstance(padding, str):
+        return padding == "same"
+    return any(padding) if isinstance(padding, tuple) else padding > 0
+
+
+def _resized(
+    layer: Weighted, rows: Tensor | None = None, columns: Tensor | None = None, shift: Tensor | None = None
+) -> Weighted:
+    """The layer with some of its outputs or inputs, and a shift added to its bias."""
+    weight = layer.weight.detach() if rows is None else layer.weight.detach()[rows]
+    weight = weight if columns is None else weight[:, columns]
+    bias = None if layer.bias is None else layer.bias.detach() if rows is None else layer.bias.detach()[rows]
+    if shift is not None and bool(shift.any()):
+        bias = shift if bias is None else bias + shift
+    names = ("in_features", "out_features") if isinstance(layer, nn.Linear) else ("in_channels", "out_channels")
+    arguments = _arguments(_described(layer)) | dict(zip(names, (weight.shape[1], weight.shape[0]), strict=True))
+    made: Weighted = type(layer)(**{**arguments, "bias": bias is not None}).to(weight)
+    with torch.no_grad():
+        made.weight.copy_(weight)
+        if made.bias is not None and bias is not None:
+            made.bias.copy_(bias)
+    return made.eval()
+
+
+def _thinner(norm: Norm, live: Tensor) -> Norm:
+    made: Norm = type(norm)(**{**_arguments(_described(norm)), "num_features": len(live)})
+    state = {name: value if value.ndim == 0 else value[live] for name, value in norm.state_dict().items()}
+    made.load_state_dict(state)
+    return made.to(live.device).eval()
+
+
+def _copied(layer: nn.Module) -> nn.Module:
+    made = type(layer)(**_arguments(_described(layer)))
+    made.load_state_dict(layer.state_dict())
+    return made.to(next(iter(layer.parameters()), torch.empty(0))).eval()

@@ -1,0 +1,125 @@
+"""Error over the cut, and the cut chosen on validation data."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from dubito import plots
+from dubito.compress.scores import By, Scored, counts, scored
+from dubito.inputs import Inputs, arguments, move, n_rows, rows, tensors
+from dubito.likelihoods import Likelihood
+from dubito.plots import Series
+from dubito.posteriors.base import Posterior
+from dubito.results import Cell, Figure, Result, Table, environment
+
+SHARES = (0.0, 0.5, 0.75, 0.9, 0.95, 0.97, 0.98, 0.985, 0.99, 0.995)
+BATCH = 1024
+
+
+class Point(NamedTuple):
+    """A cut: what it leaves, the error of the network there, and its loss on every row, 0 or 1, or squared."""
+
+    cut: float
+    removed: float
+    left: int
+    error: float
+    losses: Tensor
+
+
+def losses(network: nn.Module, likelihood: Likelihood, data: tuple[Any, Any]) -> Tensor:
+    """Of each row: the share of labels that are wrong, or the mean squared error."""
+    x, y = tensors(data[0]), tensors(data[1])
+    parts = []
+    with torch.no_grad():
+        for start in range(0, n_rows(x), BATCH):
+            batch = slice(start, start + BATCH)
+            mean = likelihood.mean(_outputs(network, rows(x, batch))).cpu()
+            parts.append(_loss(mean, y[batch].cpu(), likelihood.kind == "classification"))
+    return torch.cat(parts)
+
+
+def error(losses: Tensor, likelihood: Likelihood) -> float:
+    """The share of wrong answers, or the root mean squared error."""
+    mean = float(losses.mean())
+    return mean if likelihood.kind == "classification" else math.sqrt(mean)
+
+
+def points(
+    held: Scored, likelihood: Likelihood, data: tuple[Any, Any], shares: Sequence[float] = SHARES
+) -> list[Point]:
+    """The curve: a point for every share removed, and one for the score's own cut where it has one."""
+    cuts = {held.at_share(share) for share in shares} | ({held.cut} if held.cut is not None else set())
+    total = sum(score.numel() for score in held.scores.values())
+    found = []
+    for cut in sorted(cuts):
+        network = held.masked(cut)
+        left = sum(counts(network)[name][0] for name in held.scores)
+        each = losses(network, likelihood, data)
+        found.append(Point(cut, 1 - left / total, left, error(each, likelihood), each))
+    return found
+
+
+def choose(curve: Sequence[Point], tolerance: float = 1.0) -> Point:
+    """The sparsest point whose loss lies within `tolerance` standard errors (of the paired difference) of the least."""
+    best = min(curve, key=lambda point: float(point.losses.mean()))
+
+    def near(point: Point) -> bool:
+        more = point.losses - best.losses
+        error = float(more.std()) / math.sqrt(len(more)) if len(more) > 1 else 0.0
+        return float(more.mean()) <= tolerance * error
+
+    return max((point for point in curve if near(point)), key=lambda point: point.removed)
+
+
+def curve(
+    posteriors: Mapping[str, Posterior],
+    validation: tuple[Any, Any],
+    by: By | None = None,
+    shares: Sequence[float] = SHARES,
+    tolerance: float = 1.0,
+) -> Result:
+    """The mean network's error on (x, y) as weights go, for several posteriors, and the cut each would be given."""
+    kinds = {p.likelihood.kind for p in posteriors.values()}
+    what = "error" if kinds == {"classification"} else "RMSE"
+    table: list[tuple[Cell, ...]] = []
+    series, chosen = [], {}
+    for name, posterior in posteriors.items():
+        held = scored(posterior, by)
+        found = points(held, posterior.likelihood, validation, shares)
+        pick = choose(found, tolerance)
+        chosen[name] = {"by": held.by, "cut": pick.cut, "removed": pick.removed, "error": pick.error}
+        table += [(name, held.by, p.cut, p.removed, p.left, p.error, "chosen" if p is pick else "") for p in found]
+        series.append(Series(name, [p.error for p in found], [p.removed for p in found]))
+    columns = ("posterior", "score", "cut", "removed", "weights left", what, "")
+    formats = {"cut": ".3g", "removed": ".2%", "weights left": ",d", what: ".4g"}
+    return Result(
+        name="compression",
+        title="Error over the share of weights removed",
+        summary="Weights with the lowest scores set to 0 in the mean network; chosen is the sparsest within "
+        f"{tolerance:g} standard error(s) of the best.",
+        numbers=chosen,
+        tables=[Table("Mean network on validation rows", columns, table, formats=formats)],
+        figures=[_figure(series, what)],
+        settings={"shares": list(shares), "tolerance": tolerance},
+        environment=environment(),
+    )
+
+
+def _figure(series: Sequence[Series], what: str) -> Figure:
+    return plots.lines("curve", f"{what} over sparsity", series, x_label="share of weights removed", y_label=what)
+
+
+def _outputs(network: nn.Module, x: Inputs) -> Tensor:
+    first = next(network.parameters())
+    args, kwargs = arguments(move(x, first.device, first.dtype))
+    outputs: Tensor = network(*args, **kwargs)
+    return outputs
+
+
+def _loss(mean: Tensor, y: Tensor, classifies: bool) -> Tensor:
+    """(rows,) in double precision."""
+    each = mean.argmax(-1) != y.view(mean.shape[:-1]) if classifies else (mean - y.view(mean.shape)).square()
+    return each.double().reshape(len(each), -1).mean(1)

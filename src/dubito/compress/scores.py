@@ -1,0 +1,90 @@
+"""What weights are removed by: a score for every weight, the larger the later it goes."""
+
+import copy
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from dubito.noisy import log_alpha
+from dubito.posteriors.base import Posterior
+from dubito.posteriors.gaussian import GaussianPosterior
+from dubito.posteriors.sparse import SparsePosterior
+
+By = Literal["log_alpha", "signal_to_noise", "magnitude"]
+BY: tuple[By, ...] = ("log_alpha", "signal_to_noise", "magnitude")
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """A network with all its weights, a score for each entry of its matrices and kernels, and where to cut by default.
+
+    `log_alpha` counts downwards, so its scores are -log alpha and its cut is minus the posterior's threshold.
+    """
+
+    network: nn.Module
+    scores: dict[str, Tensor]
+    by: By
+    cut: float | None = None
+
+    def masked(self, cut: float) -> nn.Module:
+        """The network with zeros where the score lies below the cut."""
+        network = copy.deepcopy(self.network)
+        with torch.no_grad():
+            for name, parameter in network.named_parameters():
+                if name in self.scores:
+                    parameter.masked_fill_(self.scores[name] < cut, 0.0)
+        return network
+
+    def at_share(self, share: float) -> float:
+        """The cut that removes a share of the weights."""
+        if not 0 <= share <= 1:
+            raise ValueError(f"share is {share}, but a share of the weights lies between 0 and 1; 0.95 removes 95 %")
+        flat = torch.cat([score.flatten() for score in self.scores.values()]).sort().values
+        return float(flat[round(share * len(flat))]) if round(share * len(flat)) < len(flat) else torch.inf
+
+
+def scored(posterior: Posterior, by: By | None = None) -> Scored:
+    """The network of a posterior and its scores: its own kind of score, or the one asked for."""
+    chosen = by or _own(posterior)
+    if chosen not in BY:
+        raise ValueError(f"there is no score {chosen!r}; use one of {', '.join(BY)}")
+    if chosen == "magnitude":
+        network = _whole(posterior)
+        return Scored(network, {n: p.detach().abs() for n, p in network.named_parameters() if p.ndim > 1}, chosen)
+    if not isinstance(posterior, GaussianPosterior):
+        raise ValueError(f"{type(posterior).__name__} holds no spread of each weight; use by='magnitude'")
+    mean, std = (posterior.net.layout.split(t[0, : posterior.net.layout.size]) for t in (posterior.mean, posterior.std))
+    names = [n for n in mean if mean[n].ndim > 1 and bool(std[n].any())]
+    if not names:
+        raise ValueError("no weight of the network has a spread, so none is less certain than another")
+    if chosen == "signal_to_noise":
+        return Scored(_whole(posterior), {n: mean[n].abs() / std[n] for n in names}, chosen)
+    cut = -posterior.threshold if isinstance(posterior, SparsePosterior) else None
+    return Scored(_whole(posterior), {n: -log_alpha(mean[n], std[n]) for n in names}, chosen, cut)
+
+
+def counts(network: nn.Module) -> dict[str, tuple[int, int]]:
+    """For each matrix and kernel, how many entries are not zero, and how many there are; biases do not count."""
+    named = ((name, p) for name, p in network.named_parameters() if p.ndim > 1)
+    return {name: (int(p.detach().count_nonzero()), p.numel()) for name, p in named}
+
+
+def ratio(network: nn.Module) -> float:
+    """All weights over those that are not zero, biases left out; infinite for an empty network."""
+    kept, total = (sum(pair[i] for pair in counts(network).values()) for i in (0, 1))
+    return total / kept if kept else float("inf")
+
+
+def _own(posterior: Posterior) -> By:
+    if isinstance(posterior, SparsePosterior):
+        return "log_alpha"
+    return "signal_to_noise" if isinstance(posterior, GaussianPosterior) else "magnitude"
+
+
+def _whole(posterior: Posterior) -> nn.Module:
+    """The mean network before anything went."""
+    if isinstance(posterior, SparsePosterior):
+        return GaussianPosterior.mean_network(posterior)
+    return posterior.mean_network()

@@ -1,0 +1,236 @@
+"""A Gaussian over every weight, fitted by stochastic gradients of a bound: what several methods share.
+
+    q(theta) = N(mean, diag std^2),   std a function of the mean and of a raw vector beside it
+    loss(q)  = -1/B sum_i E_q[log p(y_i | f(theta, x_i))] / T + w KL(q || p) / N
+
+A method says how std is made and what the KL is. The expectation of the fit is taken over draws by one of three
+estimators, see `dubito.noisy`.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dubito import running
+from dubito.divergence import Divergence, divergence
+from dubito.inputs import Inputs, n_rows
+from dubito.likelihoods import Likelihood
+from dubito.methods.base import Fate, Info, Method, Weights, check_count, check_positive
+from dubito.net import Buffers, Net
+from dubito.noisy import Estimator
+from dubito.optim import Optimised, OptimState
+from dubito.posteriors.gaussian import GaussianPosterior
+from dubito.priors import Assigned
+from dubito.rng import Rng
+from dubito.target import Batch, FlatPrior, Target, pooled, random_names
+from dubito.tick import Tick
+
+
+class FactorisedState(NamedTuple):
+    """Means and raw spreads of each member side by side, (S, 2 D), their optimiser's moments, and statistics."""
+
+    q: Tensor
+    optim: OptimState
+    buffers: Buffers
+
+    @property
+    def mean(self) -> Tensor:
+        """(S, D)."""
+        return self.q.chunk(2, dim=1)[0]
+
+    @property
+    def raw(self) -> Tensor:
+        """(S, D): -inf for what has no distribution."""
+        return self.q.chunk(2, dim=1)[1]
+
+
+class Fit(NamedTuple):
+    """Mean log-likelihood per datum (S,), its gradients (S, D), and the normals for priors without a closed form."""
+
+    log_lik: Tensor
+    by_mean: Tensor
+    by_std: Tensor
+    eps: Sequence[Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Factorised(Optimised, Method[FactorisedState]):
+    """A factorised Gaussian over the weights."""
+
+    estimator: Estimator = "local"
+    draws: int = 1  # of the weights in each step
+    init_std: float = 0.01  # every weight's standard deviation at the start
+
+    live_norm = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count(self, "draws", self.draws, 1)
+        check_positive(self, "init_std", self.init_std)
+        if self.estimator not in ("local", "weights", "flipout"):
+            raise ValueError(f"unknown estimator {self.estimator!r}; use 'local', 'weights' or 'flipout'")
+
+    # -- what a method says ------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def start(self, mean: Tensor) -> Tensor:
+        """The raw spreads of means (S, D) at the start."""
+
+    @abstractmethod
+    def std(self, mean: Tensor, raw: Tensor) -> Tensor:
+        """Standard deviations (S, D): exactly 0 where raw is -inf."""
+
+    @abstractmethod
+    def pull_(self, by_mean: Tensor, by_std: Tensor, std: Tensor, state: FactorisedState, target: Target) -> None:
+        """The chain rule, in place: gradients by mean and std become those by mean and raw."""
+
+    @abstractmethod
+    def divergence(self, mean: Tensor, std: Tensor, eps: Sequence[Tensor], target: Target) -> Divergence:
+        """KL(q || p) and its gradients by mean and std."""
+
+    @abstractmethod
+    def share(self, step: int, steps: int, batches: int) -> float:
+        """w: what the KL of a step is multiplied by; an epoch has so many batches."""
+
+    def power(self) -> float:
+        """The alpha of the divergence by which draws are joined: 0 takes their mean."""
+        return 0.0
+
+    def random(self, target: Target) -> tuple[str, ...]:
+        """The weights that have a distribution."""
+        return target.random
+
+    def points(self, target: Target) -> list[slice]:
+        """Where theta holds what has none."""
+        random = self.random(target)
+        return [span for name, span in target.layout.spans.items() if name not in random]
+
+    def prior(self, target: Target) -> FlatPrior:
+        """The densities that enter the KL."""
+        return target.flat_prior
+
+    # -- what all of them do -----------------------------------------------------------------------------------
+
+    def fates(self, net: Net, names: Sequence[str], x: Inputs | None) -> dict[str, Fate]:
+        if self.estimator == "weights":
+            return dict.fromkeys(names, Fate("random", "weights"))
+        if x is None:
+            return dict.fromkeys(names, Fate("random", self.estimator, "where example= shows that it can be"))
+        paths = net.scheme(x, names, self.estimator).paths
+        return {name: Fate("random", *paths[name]) for name in names}
+
+    def init(self, theta: Tensor, target: Target, tick: Tick) -> FactorisedState:
+        raw = self.start(theta)
+        for span in self.points(target):
+            raw[:, span] = -torch.inf
+        q = torch.cat([theta, raw], dim=1)
+        return FactorisedState(q, self.optim_init(q), target.net.buffers(len(theta)))
+
+    def step(self, state: FactorisedState, batch: Batch, target: Target, tick: Tick) -> tuple[FactorisedState, Info]:
+        mean, std = state.mean, self.std(state.mean, state.raw)
+        fit = self.expected(mean, std, batch, target, state.buffers, tick.rng.child("variational"))
+        kl = self.divergence(mean, std, fit.eps, target)
+        batches = max(1, target.n_data // n_rows(batch.x))
+        share = tick.number(lambda step, steps: self.share(step, steps, batches) / target.n_data)
+        by_mean = kl.by_mean.mul_(share).sub_(fit.by_mean, alpha=1 / target.temperature)
+        by_std = kl.by_std.mul_(share).sub_(fit.by_std, alpha=1 / target.temperature)
+        self.pull_(by_mean, by_std, std, state, target)
+        self.descend_(state.q, torch.cat([by_mean, by_std], dim=1), state.optim, tick)
+        return state, Info(-fit.log_lik, kl.kl / target.n_data)
+
+    def weights(self, state: FactorisedState) -> Weights:
+        return Weights(state.mean, state.buffers)
+
+    def posterior(self, state: FactorisedState, target: Target) -> GaussianPosterior:
+        buffers = {n: b.clone() for n, b in state.buffers.items()}
+        std = self.std(state.mean, state.raw)
+        return GaussianPosterior(target.net, target.likelihood, state.mean.clone(), std, buffers)
+
+    @property
+    def depends_on_steps(self) -> bool:
+        return self.rates.depends_on_steps
+
+    def expected(self, mean: Tensor, std: Tensor, batch: Batch, target: Target, buffers: Buffers, rng: Rng) -> Fit:
+        """The fit of one step over `draws` draws."""
+        how = self._drawn if self.estimator == "weights" else self._noisy
+        return how(mean, std, batch, target, buffers, rng)
+
+    def _drawn(self, mean: Tensor, std: Tensor, batch: Batch, target: Target, buffers: Buffers, rng: Rng) -> Fit:
+        """Every draw is one weight vector for all examples."""
+        eps = rng.normal_(mean.new_empty(len(mean), self.draws, mean.shape[1]), "weights")
+        theta = torch.addcmul(mean.unsqueeze(1), std.unsqueeze(1), eps).flatten(0, 1)
+        each = running.repeated(buffers, self.draws)
+        held = {n: b.flatten(0, 1) for n, b in each.items()}
+        joined, shared = self._joined(theta, batch, target, held)
+        log_lik, grad = target.lik_value_and_grad(theta, shared, "live", held)
+        running.gather_(buffers, each)
+        grad = grad.view_as(eps)
+        parts = [eps[:, :, span] for span, _ in self.prior(target).others]
+        value = log_lik.view(len(mean), -1).mean(1) if joined is None else joined
+        return Fit(value, grad.mean(1), (grad * eps).mean(1), parts)
+
+    def _joined(self, theta: Tensor, batch: Batch, target: Target, buffers: Buffers) -> tuple[Tensor | None, Batch]:
+        """What draws that answer for a datum together say, and the batch weighted by their shares in each answer.
+
+        The gradient of 1/alpha log 1/K sum_k p_k^alpha is that of sum_k s_k log p_k, with s_k their shares held fixed.
+        """
+        if self.power() == 0 or self.draws == 1:
+            return None, batch
+        outputs = target.outputs(theta, batch.x, "live", {n: b.clone() for n, b in buffers.items()})
+        log_lik = target.log_lik(outputs, batch.y, theta).unflatten(0, (-1, self.draws))
+        shares = self.draws * (self.power() * log_lik).softmax(1)
+        value = torch.stack([pooled(one, self.power()) for one in log_lik])
+        if batch.weight is not None:
+            value, shares = value * batch.weight, shares * batch.weight
+        return value.mean(1), batch._replace(weight=shares.flatten(0, 1))
+
+    def _noisy(self, mean: Tensor, std: Tensor, batch: Batch, target: Target, buffers: Buffers, rng: Rng) -> Fit:
+        """Noise where weights meet their inputs."""
+        scheme = target.net.scheme(batch.x, self.random(target), self.estimator)
+        noise = target.net.noise(scheme, batch.x, len(mean), self.draws, rng)
+        each = running.repeated(buffers, self.draws)
+        log_lik, by_mean, by_std = target.noisy_value_and_grad(
+            mean, std, batch, scheme, noise, "live", each, self.power()
+        )
+        running.gather_(buffers, each)
+        spans = [span for span, _ in self.prior(target).others]
+        empty = [mean.new_empty(len(mean), self.draws, span.stop - span.start) for span in spans]
+        eps = [rng.normal_(out, f"prior {number}") for number, out in enumerate(empty)]
+        return Fit(log_lik, by_mean, by_std, eps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Multiplicative(Factorised):
+    """A Gaussian over matrices and kernels, in which noise is a matter of dropout; other parameters are points."""
+
+    def check(self, net: Net, assigned: Mapping[str, Assigned], likelihood: Likelihood) -> None:
+        if not matrices(net, random_names(assigned)):
+            raise ValueError(
+                f"{type(self).__name__} acts on matrices and kernels, and none has a prior; give one a prior"
+            )
+
+    def random(self, target: Target) -> tuple[str, ...]:
+        return matrices(target.net, target.random)
+
+    def prior(self, target: Target) -> FlatPrior:
+        random = self.random(target)
+        return target.prior_of(tuple(n for n in target.layout.names if n not in random))
+
+    def fates(self, net: Net, names: Sequence[str], x: Inputs | None) -> dict[str, Fate]:
+        noisy = super().fates(net, matrices(net, names), x)
+        return {name: noisy.get(name, Fate("point", "optimised", "no matrix or kernel")) for name in names}
+
+    def rest(self, mean: Tensor, std: Tensor, eps: Sequence[Tensor], target: Target) -> Divergence:
+        """What `prior` says of the points."""
+        everything = [slice(0, mean.shape[1])]
+        return divergence(self.prior(target), mean, std, eps, points=everything, temperature=target.temperature)
+
+
+def matrices(net: Net, names: Sequence[str]) -> tuple[str, ...]:
+    """The parameters with at least two axes."""
+    shapes = dict(zip(net.layout.names, net.layout.shapes, strict=True))
+    return tuple(name for name in names if len(shapes.get(name, ())) > 1)

@@ -1,0 +1,100 @@
+"""Sparse variational dropout: a dropout rate for every weight, and rates without a limit are zeros.
+
+    q(w) = N(mean, std^2),   alpha = std^2 / mean^2,   p(|w|) ~ 1 / |w|
+    loss = -1/B sum_i E_q[log p(y_i | f(theta, x_i))] + w KL(alpha) / N - log p(biases) / N
+
+Molchanov, Ashukha & Vetrov (2017), https://arxiv.org/abs/1701.05369: the additive parameterisation (mean, log std^2)
+keeps the gradient's noise finite as alpha grows, and a weight with log alpha above the threshold counts as 0. Matrices
+and kernels are treated so, recurrent ones too; biases and norms are optimised under the prior they are given.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from dubito.divergence import Divergence, dropout_divergence
+from dubito.methods.base import Weights, check_positive
+from dubito.methods.factorised import FactorisedState, Fit, Multiplicative
+from dubito.net import Buffers
+from dubito.noisy import log_alpha
+from dubito.posteriors.sparse import SparsePosterior
+from dubito.rng import Rng
+from dubito.schedules import Rise, WarmUp, ends_at_one
+from dubito.target import Batch, Target
+
+WARM_UP = Rise(0.02, 0.1)  # the paper's epochs 4 to 20 of 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseVD(Multiplicative):
+    """Weights that learn to be zero, from scratch or from the trained net that the module is."""
+
+    init_std: float = 0.007  # log std^2 about -10, so that weights are fitted before they are doubted
+    kl: Literal["log-uniform", "ard"] = "log-uniform"  # the prior's scale: any, or each weight's best
+    warm_up: WarmUp | Rise = WARM_UP  # the KL's share over the run; let in at once it empties the network
+    threshold: float = 3.0  # on log alpha: weights above it are 0
+    clip: float = 8.0  # |log alpha| beyond which the KL has no slope
+    masked: bool = True  # weights above the threshold have mean 0 in training too
+
+    answer = "sparse"
+    selects = False  # early states fit better and are not sparse yet
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(self, "clip", self.clip)
+        if self.kl not in ("log-uniform", "ard"):
+            raise ValueError(f"SparseVD: kl is {self.kl!r}; use 'log-uniform' or 'ard'")
+        if not ends_at_one(self.warm_up):
+            raise ValueError(
+                f"SparseVD: warm_up is {self.warm_up!r}; use schedules.Rise(start, end) or schedules.WarmUp(steps)"
+            )
+        if not abs(self.threshold) < self.clip:
+            raise ValueError(
+                f"SparseVD: threshold is {self.threshold}, which clip={self.clip} never lets a weight pass"
+            )
+
+    def start(self, mean: Tensor) -> Tensor:
+        return torch.full_like(mean, 2 * math.log(self.init_std))
+
+    def std(self, mean: Tensor, raw: Tensor) -> Tensor:
+        return (raw / 2).exp()
+
+    def pull_(self, by_mean: Tensor, by_std: Tensor, std: Tensor, state: FactorisedState, target: Target) -> None:
+        by_std.mul_(std).div_(2)  # the slope of exp(raw / 2)
+
+    def divergence(self, mean: Tensor, std: Tensor, eps: Sequence[Tensor], target: Target) -> Divergence:
+        noise = dropout_divergence(self.kl, mean, std, clip=self.clip, temperature=target.temperature)
+        return self.rest(mean, std, eps, target).plus(noise)
+
+    def share(self, step: int, steps: int, batches: int) -> float:
+        return self.warm_up(step, steps)
+
+    def expected(self, mean: Tensor, std: Tensor, batch: Batch, target: Target, buffers: Buffers, rng: Rng) -> Fit:
+        if not self.masked:
+            return super().expected(mean, std, batch, target, buffers, rng)
+        kept = log_alpha(mean, std) <= self.threshold
+        fit = super().expected(mean * kept, std, batch, target, buffers, rng)
+        return fit._replace(by_mean=fit.by_mean * kept)
+
+    def weights(self, state: FactorisedState) -> Weights:
+        kept = log_alpha(state.mean, self.std(state.mean, state.raw)) <= self.threshold
+        return Weights(state.mean * kept, state.buffers)
+
+    def noted(self, state: FactorisedState, target: Target) -> dict[str, float]:
+        """The share of zeros in each matrix, as `sparsity/NAME`."""
+        ratio = target.layout.split(log_alpha(state.mean, self.std(state.mean, state.raw)))
+        gone = {name: (ratio[name] > self.threshold).float().mean() for name in self.random(target)}
+        return {f"sparsity/{name}": float(share) for name, share in gone.items()}
+
+    def posterior(self, state: FactorisedState, target: Target) -> SparsePosterior:
+        made = super().posterior(state, target)
+        parts = {field.name: getattr(made, field.name) for field in fields(made)}
+        return SparsePosterior(**parts, threshold=self.threshold)
+
+    @property
+    def depends_on_steps(self) -> bool:
+        return super().depends_on_steps or self.warm_up.depends_on_steps

@@ -1,0 +1,217 @@
+"""Small networks on disk: dead units go, the outputs stay, and the file is as small as it says."""
+
+import json
+import math
+
+import pytest
+import torch
+from safetensors import safe_open
+from torch import nn
+
+import dubito
+from dubito import compress
+from dubito.compress import chains, sparse
+from dubito.compress.curve import Point
+from dubito.posteriors.storage import Damaged
+
+G = torch.Generator().manual_seed(0)
+X = torch.randn(300, 12, generator=G)
+Y = (X[:, 0] - X[:, 1] > 0).long()
+IMAGES = torch.randn(5, 1, 12, 12, generator=G)
+
+
+def sparsified(network: nn.Module, share: float, seed: int = 0) -> nn.Module:
+    """With zeros at random, whole rows and columns of them too, and statistics that have seen something."""
+    g = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            if parameter.ndim > 1:
+                parameter.masked_fill_(torch.rand(parameter.shape, generator=g) < share, 0.0)
+                parameter[torch.rand(len(parameter), generator=g) < 0.3] = 0.0
+                parameter[:, torch.rand(parameter.shape[1], generator=g) < 0.3] = 0.0
+        for name, buffer in network.named_buffers():
+            if "running" in name:
+                buffer.copy_(torch.rand(buffer.shape, generator=g) + 0.5)
+    return network.eval()
+
+
+def dense(*sizes: int) -> nn.Module:
+    torch.manual_seed(1)
+    return dubito.nn.mlp(sizes, "silu")
+
+
+NETS = {
+    "dense": (lambda: dense(12, 30, 20, 3), X),
+    "norm": (lambda: nn.Sequential(nn.Linear(12, 30), nn.BatchNorm1d(30), nn.Tanh(), nn.Linear(30, 3)), X),
+    "images": (
+        lambda: nn.Sequential(
+            nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 6, 3, padding=1),
+            nn.Sigmoid(), nn.AvgPool2d(2), nn.Conv2d(6, 5, 2, bias=False), nn.GELU(), nn.Flatten(), nn.Linear(5, 3),
+        ),
+        IMAGES,
+    ),
+    "flattened": (
+        lambda: nn.Sequential(nn.Conv2d(1, 8, 5), nn.ELU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(128, 10),
+                              nn.LeakyReLU(), nn.Dropout(0.5), nn.Linear(10, 2)),
+        IMAGES,
+    ),
+    "grouped": (lambda: nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=4)), IMAGES),
+    "empty": (lambda: dense(12, 30, 20, 3), X),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_dead_units_go_and_the_outputs_stay(name, tmp_path):
+    build, x = NETS[name]
+    network = sparsified(build(), 1.0 if name == "empty" else 0.5)
+    small = compress.small_network(network)
+    torch.testing.assert_close(small(x), network(x), rtol=1e-5, atol=1e-6)
+    before, after = (sum(p.numel() for p in net.parameters()) for net in (network, small))
+    assert after < before or name == "grouped"
+    path = compress.save_network(small, tmp_path / "net.safetensors")
+    again = dubito.load_network(path)
+    assert type(again) is nn.Sequential and not again.training
+    torch.testing.assert_close(again(x), network(x), rtol=1e-5, atol=1e-6)
+    assert torch.equal(again(x), small(x))
+
+
+def test_units_are_removed_by_hand():
+    """Unit 0 has no way out, unit 1 none in: its tanh(bias) moves to the next bias; unit 2 stays."""
+    network = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1))
+    with torch.no_grad():
+        network[0].weight.copy_(torch.tensor([[1.0, 2.0], [0.0, 0.0], [3.0, 0.0]]))
+        network[0].bias.copy_(torch.tensor([0.1, 0.2, 0.3]))
+        network[2].weight.copy_(torch.tensor([[0.0, 5.0, 7.0]]))
+        network[2].bias.fill_(1.0)
+    small = compress.small_network(network)
+    assert small[0].weight.tolist() == [[3.0, 0.0]] and small[2].weight.tolist() == [[7.0]]
+    assert small[2].bias.item() == pytest.approx(1 + 5 * math.tanh(0.2))
+
+
+def test_constants_do_not_cross_padding():
+    network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Sigmoid(), nn.Conv2d(4, 2, 3, padding=1))
+    with torch.no_grad():
+        network[0].weight[:2] = 0.0
+    small = compress.small_network(network)
+    assert len(small[0].weight) == 4
+    torch.testing.assert_close(small(IMAGES), network(IMAGES))
+
+
+class Own(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right, self.head = nn.Linear(12, 8), nn.Linear(12, 8), nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.head(self.left(x) * self.right(x).sigmoid())
+
+
+def test_what_is_no_chain_keeps_its_shape_and_needs_its_module(tmp_path):
+    network = sparsified(Own(), 0.9)
+    assert compress.small_network(network) is network and chains.chain(network) is None
+    path = compress.save_network(network, tmp_path / "own.safetensors")
+    assert path.stat().st_size < compress.dense_bytes(network)
+    with pytest.raises(ValueError, match=r"load it with dubito.load_network\(path, net\)"):
+        dubito.load_network(path)
+    assert torch.equal(dubito.load_network(path, Own())(X), network(X))
+    with pytest.raises(ValueError, match="belongs to another network"):
+        dubito.load_network(path, nn.Linear(3, 3))
+
+
+def test_a_module_used_twice_is_no_chain():
+    layer = nn.Linear(4, 4)
+    assert chains.chain(nn.Sequential(layer, nn.ReLU(), layer)) is None
+
+
+def test_the_file_holds_compressed_rows_in_small_integers(tmp_path):
+    network = nn.Sequential(nn.Linear(300, 200), nn.Softmax(1))
+    with torch.no_grad():
+        network[0].weight.mul_(torch.rand(200, 300, generator=G) < 0.01)
+    path = compress.save_network(network[0], tmp_path / "one.safetensors")
+    with safe_open(path, "pt") as file:
+        made = json.loads(file.metadata()[sparse.MARK])
+        parts = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    assert made["layers"][0]["layer"] == "Linear"
+    kept = int(network[0].weight.count_nonzero())
+    assert parts["0.weight.columns"].dtype == torch.uint16 and len(parts["0.weight.values"]) == kept
+    assert parts["0.weight.begins"].tolist()[-1] == kept
+    assert torch.equal(dubito.load_network(path)[0].weight, network[0].weight)
+
+
+def test_damaged_files_say_so(tmp_path):
+    with pytest.raises(FileNotFoundError, match="there is no network"):
+        dubito.load_network(tmp_path / "none.safetensors")
+    broken = tmp_path / "broken.safetensors"
+    broken.write_bytes(b"no network")
+    with pytest.raises(Damaged, match="write it again"):
+        dubito.load_network(broken)
+
+
+# -- from posteriors -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def posteriors() -> dict[str, dubito.Posterior]:
+    options = {"steps": 300, "batch_size": 100, "device": "cpu", "progress": False}
+    methods = {
+        "Sparse VD": dubito.SparseVD(learning_rate=0.03, schedule="linear"),
+        "VI": dubito.Variational(learning_rate=0.03, schedule="linear"),
+        "MAP": dubito.MAP(learning_rate=0.03),
+    }
+    return {name: dubito.fit(dense(12, 40, 2), (X[:200], Y[:200]), m, **options) for name, m in methods.items()}
+
+
+def test_every_posterior_has_its_score(posteriors):
+    held = {name: compress.scored(p) for name, p in posteriors.items()}
+    assert [one.by for one in held.values()] == ["log_alpha", "signal_to_noise", "magnitude"]
+    assert held["Sparse VD"].cut == -3.0
+    own = held["Sparse VD"].masked(-3.0)
+    for a, b in zip(own.parameters(), posteriors["Sparse VD"].mean_network().parameters(), strict=True):
+        assert torch.equal(a, b)
+    for one in held.values():
+        half = one.masked(one.at_share(0.5))
+        assert compress.ratio(half) == pytest.approx(2.0, rel=0.01)
+        assert compress.ratio(one.masked(one.at_share(1.0))) == math.inf
+    with pytest.raises(ValueError, match="use by='magnitude'"):
+        compress.scored(posteriors["MAP"], "log_alpha")
+    with pytest.raises(ValueError, match="there is no score 'size'"):
+        compress.scored(posteriors["MAP"], "size")
+
+
+def test_the_curve_chooses_the_sparsest_within_its_tolerance(posteriors):
+    result = compress.curve(posteriors, (X[200:], Y[200:]))
+    table = result.tables[0]
+    assert {row[0] for row in table.rows if row[-1] == "chosen"} == set(posteriors)
+    for name, chosen in result.numbers.items():
+        rows = [row for row in table.rows if row[0] == name]
+        assert [row[3] for row in rows] == sorted(row[3] for row in rows)
+        assert chosen["error"] <= min(row[5] for row in rows) + 0.1
+    ten = torch.zeros(10, dtype=torch.float64)
+    few, many = Point(0.0, 0.5, 50, 0.0, ten), Point(1.0, 0.9, 10, 1.0, ten + 1)
+    assert compress.choose([few, many]) is few
+
+
+def test_a_posterior_becomes_a_small_file(posteriors, tmp_path):
+    posterior = posteriors["Sparse VD"]
+    made = compress.write(posterior, tmp_path / "small.safetensors", (X[200:], Y[200:]))
+    network = dubito.load_network(made.path)
+    masked = compress.scored(posterior).masked(made.cut)
+    torch.testing.assert_close(network(X), masked(X), rtol=1e-5, atol=1e-6)
+    assert made.ratio > 5 and made.bytes == (tmp_path / "small.safetensors").stat().st_size
+    assert made.dense_bytes >= 4 * sum(p.numel() for p in masked.parameters())
+    assert made.smaller == made.dense_bytes / made.bytes > 1
+    assert made.units[0] < 40 and made.units[-1] == 2 and made.seconds > 0
+    assert made.error <= made.dense_error + 0.05
+    assert [row[0] for row in made.table().rows] == ["dense", "compressed"]
+    fixed = compress.write(posterior, tmp_path / "own.safetensors", (X[200:], Y[200:]), cut=-posterior.threshold)
+    torch.testing.assert_close(dubito.load_network(fixed.path)(X), posterior.mean_network()(X), rtol=1e-5, atol=1e-6)
+
+
+def test_regression_has_a_curve_too():
+    y = X[:, 0] + 0.1 * torch.randn(300, generator=G)
+    posterior = dubito.fit(
+        nn.Linear(12, 1), (X, y), dubito.Variational(learning_rate=0.05), steps=200, device="cpu", progress=False
+    )
+    result = compress.curve({"VI": posterior}, (X, y), shares=(0.0, 0.5, 1.0))
+    errors = [row[5] for row in result.tables[0].rows]
+    assert errors[-1] == pytest.approx(1.0, abs=0.2) and errors[0] < 0.2 and "RMSE" in result.tables[0].columns

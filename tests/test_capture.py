@@ -1,0 +1,143 @@
+"""Recorded steps: the numbers they read, and, where there is a GPU, that a replayed run equals an eager one."""
+
+import pytest
+import torch
+from torch import nn
+
+import dubito
+from dubito import capture
+from dubito.capture import AHEAD, Numbers
+from dubito.loop import Diverged
+from dubito.methods import registry
+from dubito.methods.base import Sampler
+from dubito.rng import Rng
+from dubito.tick import Tick, add_scaled_
+
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+
+
+def replayed(numbers, step):
+    """What a recorded step would read."""
+    numbers.seek(step)
+    numbers.begin()
+    row = numbers._row[: len(numbers.rules)].tolist()
+    numbers.end()
+    return row
+
+
+def test_a_recorded_step_reads_the_numbers_of_its_step():
+    numbers = Numbers(3 * AHEAD, torch.device("cpu"))
+    numbers.begin()
+    tick = Tick(numbers.step[0], numbers.steps, Rng(0), numbers)
+    assert all(isinstance(tick.number(rule), torch.Tensor) for rule in (lambda s, n: s / n, lambda s, n: float(s)))
+    for step in (5, 6, 7, AHEAD + 4, AHEAD + 5, AHEAD + 6, 2, 3 * AHEAD - 1):
+        assert replayed(numbers, step) == pytest.approx([step / (3 * AHEAD), step])
+    assert int(numbers.step) == 3 * AHEAD
+
+
+def test_an_eager_step_has_floats():
+    assert Tick.at(3, 10).number(lambda step, steps: step / steps) == 0.3
+
+
+def test_a_scale_may_be_a_float_or_a_tensor():
+    x = torch.arange(3.0)
+    assert torch.equal(add_scaled_(torch.ones(3), x, 0.5), add_scaled_(torch.ones(3), x, torch.tensor(0.5)))
+
+
+def data():
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(256, 1, 8, 8, generator=g)
+    return x, (x.mean((1, 2, 3)) > 0).long()
+
+
+def network():
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Dropout(0.2), nn.Flatten(), nn.Linear(144, 16), nn.Tanh()]
+    return nn.Sequential(*layers, nn.Linear(16, 2))
+
+
+def answers(method, monkeypatch, recorded, prior=None, compiled=False):
+    """What 100 steps lead to, as probabilities; two members."""
+    monkeypatch.setattr(capture, "WORTH", 1 if recorded else 1 << 60)
+    size = None if method.full_batch else 32
+    steps = 12 if method.full_batch else 100  # trajectories blow up rounding
+    settings = {"members": 2, "steps": steps, "batch_size": size, "device": "cuda", "progress": False}
+    x, y = (t.double() if method.full_batch and t.is_floating_point() else t for t in data())
+    net = network().to(x.dtype)
+    made = dubito.fit(net, (x, y), method, prior=prior, compiled=compiled, **settings)
+    return made.predict(x, draws=4).probs
+
+
+METHODS = sorted(registry())
+
+
+@gpu
+@pytest.mark.parametrize("name", METHODS)
+def test_a_recorded_run_equals_the_eager_one(name, monkeypatch, capsys):
+    cls = registry()[name]
+    burns_in = issubclass(cls, Sampler) and not name.startswith("Cyclical")
+    method = cls(burn_in=5, thin=7) if burns_in else cls()
+    eager, replayed = (answers(method, monkeypatch, recorded) for recorded in (False, True))
+    assert "cannot be" not in capsys.readouterr().err
+    torch.testing.assert_close(replayed, eager, rtol=1e-3, atol=1e-4)
+
+
+@gpu
+@pytest.mark.parametrize("estimator", ["local", "weights", "flipout"])
+@pytest.mark.parametrize("draws", [1, 3])
+def test_a_recorded_variational_run_equals_the_eager_one(estimator, draws, monkeypatch, capsys):
+    method = dubito.Variational(estimator=estimator, draws=draws, kl="blundell", schedule="cosine")
+    prior = dubito.ScaleMixture(0.25, 1.0, 0.01)
+    eager, replayed = (answers(method, monkeypatch, recorded, prior) for recorded in (False, True))
+    assert "cannot be" not in capsys.readouterr().err
+    torch.testing.assert_close(replayed, eager, rtol=1e-3, atol=1e-4)
+
+
+@gpu
+@pytest.mark.parametrize("name", ["MAP", "SGLD", "Variational", "MCDropout"])
+def test_a_compiled_run_equals_the_eager_one(name, monkeypatch, capsys):
+    method = registry()[name](**({"burn_in": 20, "thin": 10} if name == "SGLD" else {}))
+    eager = answers(method, monkeypatch, recorded=False)
+    fused = answers(method, monkeypatch, recorded=True, compiled=True)
+    assert "cannot be" not in capsys.readouterr().err
+    torch.testing.assert_close(fused, eager, rtol=1e-3, atol=1e-4)
+
+
+@gpu
+def test_a_recorded_run_stops_when_it_diverges():
+    with pytest.raises(Diverged):
+        dubito.fit(network(), data(), dubito.SGLD(step_size=1e3, burn_in=0), steps=300, device="cuda", progress=False)
+
+
+@gpu
+def test_a_recorded_run_takes_augmented_rows():
+    seen = []
+
+    def augment(x, generator):
+        seen.append(1)
+        return x + torch.randn(x.shape, generator=generator, device=x.device)
+
+    dubito.fit(network(), data(), "map", steps=50, device="cuda", progress=False, augment=augment)
+    assert len(seen) >= 50
+
+
+@gpu
+def test_a_recorded_run_goes_on_where_it_stopped(tmp_path):
+    method = dubito.SGLD(burn_in=0, thin=50)
+    whole = dubito.fit(network(), data(), method, steps=200, device="cuda", progress=False, folder=tmp_path / "a")
+    dubito.fit(network(), data(), method, steps=100, device="cuda", progress=False, folder=tmp_path / "b")
+    parts = dubito.fit(network(), data(), method, steps=200, device="cuda", progress=False, folder=tmp_path / "b")
+    for name, value in whole.sample(4).items():
+        torch.testing.assert_close(parts.sample(4)[name], value, rtol=1e-3, atol=1e-4)
+
+
+@gpu
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_small_steps_do_not_round_to_nothing(precision):
+    method = dubito.SGLD(step_size=1e-9, burn_in=0, thin=1)
+    settings = {"steps": 30, "device": "cuda", "progress": False, "precision": precision}
+    made = dubito.fit(network(), data(), method, prior=dubito.Normal(1.0), **settings)
+    moved = torch.cat([v.flatten(1) for v in made.sample(30).values()], 1).diff(dim=0)
+    assert made.about["precision"] == precision
+    assert (moved != 0).float().mean() > 0.9
+    assert abs(float(moved.std()) / 1e-9**0.5 - 1) < 0.1
