@@ -19,46 +19,60 @@ Array: TypeAlias = Tensor | NDArray[Any]
 Interval: TypeAlias = tuple[float, float]
 
 ROUNDS = 1000  # bootstrap samples
-_CELLS = 1 << 21  # counts at a time
+_CELLS = 1 << 18  # counts at a time
 
 
 class Counts(NamedTuple):
-    """How many inputs of each side have each distinct score, (..., K), least doubt first."""
+    """How many inputs of each side have each distinct score, (..., K), least doubt first, and how many up to each."""
 
     inside: Tensor
     outside: Tensor
+    inside_upto: Tensor
+    outside_upto: Tensor
+
+    @classmethod
+    def of(cls, inside: Tensor, outside: Tensor) -> "Counts":
+        """With their running sums."""
+        return cls(inside, outside, inside.cumsum(-1), outside.cumsum(-1))
+
+    @property
+    def sizes(self) -> tuple[Tensor, Tensor]:
+        """How many inputs there are on each side, (..., 1)."""
+        return self.inside_upto[..., -1:], self.outside_upto[..., -1:]
+
+    @property
+    def flagged(self) -> tuple[Tensor, Tensor]:
+        """How many of each side have a score of at least each distinct one."""
+        n_inside, n_outside = self.sizes
+        return n_inside - self.inside_upto + self.inside, n_outside - self.outside_upto + self.outside
 
 
 def auroc(counts: Counts) -> Tensor:
     """P(a score outside > a score inside), with ties counting one half."""
-    inside, outside = counts
-    below = inside.cumsum(-1) - inside / 2
-    return (outside * below).sum(-1) / (inside.sum(-1) * outside.sum(-1))
+    n_inside, n_outside = counts.sizes
+    below = (counts.inside_upto - counts.inside / 2) / n_inside
+    return (counts.outside * below).sum(-1) / n_outside.squeeze(-1)
 
 
 def aupr_out(counts: Counts) -> Tensor:
     """Average precision (a step sum, no interpolation) when doubtful inputs are called outside."""
-    return _average_precision(counts.outside.flip(-1), counts.inside.flip(-1))
+    false, true = counts.flagged
+    precision = true / (true + false).clamp_min(1)  # scores that nothing reaches gain nothing either
+    return (counts.outside * precision).sum(-1) / counts.sizes[1].squeeze(-1)
 
 
 def aupr_in(counts: Counts) -> Tensor:
     """Average precision when inputs of little doubt are called inside: the positives are the inside inputs."""
-    return _average_precision(counts.inside, counts.outside)
+    precision = counts.inside_upto / (counts.inside_upto + counts.outside_upto).clamp_min(1)
+    return (counts.inside * precision).sum(-1) / counts.sizes[0].squeeze(-1)
 
 
 def fpr95(counts: Counts) -> Tensor:
     """Least share of inside inputs flagged by a threshold that flags 95 % of the outside inputs."""
-    true, false = (side.flip(-1).cumsum(-1) for side in (counts.outside, counts.inside))
-    enough = true / true[..., -1:] >= 0.95
-    first = enough.to(torch.uint8).argmax(-1, keepdim=True)
-    return (false.gather(-1, first) / false[..., -1:]).squeeze(-1)
-
-
-def _average_precision(positive: Tensor, negative: Tensor) -> Tensor:
-    """Sum over thresholds of the gain in recall times the precision there."""
-    true, false = positive.cumsum(-1), negative.cumsum(-1)
-    precision = true / (true + false).clamp_min(1)  # nothing flagged yet: no gain either
-    return (positive * precision).sum(-1) / true[..., -1]
+    n_inside, n_outside = counts.sizes
+    false, true = counts.flagged
+    highest = (true / n_outside >= 0.95).sum(-1, keepdim=True) - 1
+    return (false.gather(-1, highest) / n_inside).squeeze(-1)
 
 
 MEASURES: dict[str, Callable[[Counts], Tensor]] = {
@@ -73,6 +87,7 @@ class Ranked:
         sides = [scores(inside, "inside"), scores(outside, "outside").to(_device(inside))]
         self.sizes = [len(side) for side in sides]
         values, self._order = torch.cat(sides).sort(stable=True)
+        self._inside = self._order < self.sizes[0]
         new = torch.ones_like(self._order, dtype=torch.bool)
         new[1:] = values[1:] != values[:-1]
         self._ends = torch.cat([new[1:], new[:1]]).nonzero().squeeze(1)  # the last place of each distinct score
@@ -84,12 +99,11 @@ class Ranked:
 
     def counts(self, weight: Tensor | None = None) -> Counts:
         """How often each distinct score occurs; input i counts weight[..., i] times, the inside ones first."""
-        held = torch.ones(sum(self.sizes), device=self.device) if weight is None else weight
-        split = torch.zeros_like(held)
-        split[..., : self.sizes[0]] = held[..., : self.sizes[0]]
-        both = self._per_score(held.index_select(-1, self._order).double())
-        inside = self._per_score(split.index_select(-1, self._order).double())
-        return Counts(inside, both - inside)
+        if weight is None:
+            weight = torch.ones(sum(self.sizes), device=self.device, dtype=torch.float64)
+        ordered = weight.index_select(-1, self._order)
+        inside = ordered * self._inside
+        return Counts.of(self._per_score(inside), self._per_score(ordered - inside))
 
     def _per_score(self, ordered: Tensor) -> Tensor:
         if len(self._ends) == ordered.shape[-1]:
@@ -122,7 +136,9 @@ def intervals(
             for measure, f in MEASURES.items():
                 found[name][measure].append(f(counts))
     ends = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
-    return {n: {m: _interval(torch.cat(parts).cpu(), ends) for m, parts in by.items()} for n, by in found.items()}
+    return {
+        n: {m: _interval(torch.cat(parts).cpu().double(), ends) for m, parts in by.items()} for n, by in found.items()
+    }
 
 
 def _resamples(ranked: Ranked, rounds: int, seed: int) -> Iterator[Tensor]:

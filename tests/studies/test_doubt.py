@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dubito import studies
-from dubito.studies import apd_ood, bald_mnist, wunn
+from dubito.studies import apd_ood, bald_mnist, base, cifar_novel_class, wunn
 
 
 @pytest.fixture
@@ -72,3 +72,24 @@ def test_alpha_attacks(quick):
     assert set(result.numbers["targeted"]) == {"plain MLP", "alpha = 0 (MC dropout)"}
     assert [row[0] for row in result.tables[0].rows] == ["0", "0.2"]
     assert "mean entropy" in result.summary
+
+
+def test_cifar_novel_class(quick):
+    result = quick("cifar-novel-class")
+    assert set(result.numbers["accuracy on known classes"]) == set(cifar_novel_class.PUBLISHED)
+    assert result.numbers["seeds"][0]["ood"]["undefined"]["plain"].keys() == {"bald", "vote_ratio", "top_spread"}
+    assert {figure.name for figure in result.figures} >= {"answers", "doubt-entropy", "most-certain"}
+
+
+def test_the_lecture_s_network_and_its_nine_classes():
+    assert sum(p.numel() for p in cifar_novel_class.network().parameters()) == 117_805
+    images = cifar_novel_class.pictures(base.Settings(quick=True))
+    assert set(images.train.y.tolist()) == set(range(9))
+    assert images.train.x.shape[1:] == (3, 32, 32) and float(images.train.x.min()) == -1.0
+
+
+def test_apd_active(quick):
+    result = quick("apd-active")
+    assert set(result.numbers) == {"SGLD", "MC dropout", "SGD", "random"}
+    assert all(runs[0]["labels"] == [20, 30] for runs in result.numbers.values())
+    assert len({tuple(runs[0]["chosen"][0]) for runs in result.numbers.values()}) == 1

@@ -19,7 +19,7 @@ from dubito import plots
 from dubito.data import Split
 from dubito.results import Cell, Figure, Result, Table
 from dubito.studies import images
-from dubito.studies.base import Settings, Study, built
+from dubito.studies.base import Settings, Study, banded, built
 from dubito.tasks import Active
 from dubito.tasks.active import Acquisition, labels_needed
 from dubito.tasks.active.task import first
@@ -181,12 +181,10 @@ def _table(needed: Mapping[Acquisition, Sequence[Sequence[int | None]]]) -> Tabl
 
 
 def _figure(curves: Mapping[Acquisition, Sequence[Mapping[str, Any]]]) -> Figure:
-    series = []
-    for name, runs in curves.items():
-        errors = [[1 - right for right in one["accuracy"]] for one in runs]
-        columns = list(zip(*errors, strict=True))
-        low, high = ([f(c) for c in columns] for f in (min, max))
-        series.append(plots.Series(name, [mean(c) for c in columns], runs[0]["labels"], low, high))
+    series = [
+        banded(name, runs[0]["labels"], [[1 - right for right in one["accuracy"]] for one in runs])
+        for name, runs in curves.items()
+    ]
     return plots.lines(
         "error", "Test error over labels", series, x_label="labels", y_label="error", log_y=True,
         caption="Mean over runs; bands from the best to the worst.",
