@@ -69,7 +69,7 @@ def test_apd_adversarial(quick):
 
 def test_alpha_attacks(quick):
     result = quick("alpha-attacks")
-    assert set(result.numbers["targeted"]) == {"plain MLP", "alpha = 0 (MC dropout)"}
+    assert set(result.numbers["targeted"]) == {"plain MLP", "alpha = 0", "alpha = 0.5", "alpha = 1"}
     assert [row[0] for row in result.tables[0].rows] == ["0", "0.2"]
     assert "mean entropy" in result.summary
 
