@@ -59,9 +59,9 @@ def run(settings: Settings) -> Result:
     test = tuple(t[:count] for t in digits.test)
     shared: dict[str, Any] = {"draws": DRAWS, "seed": settings.seed, "progress": settings.progress}
     attack = FGSM(epsilon=0.2, draws=DRAWS, fresh=True)
-    fgsm = Robustness(attack=attack, epsilons=epsilons, bootstrap=0, **shared).run(fitted, {"test": test})
+    fgsm = Robustness(attack=attack, epsilons=epsilons, bootstrap=0, shown=3, **shared).run(fitted, {"test": test})
     targeted = TargetedFGSM(target=0, steps=steps, draws=DRAWS, fresh=True)
-    way = Trajectory(attack=targeted, **shared).run(fitted, {"test": test})
+    way = Trajectory(attack=targeted, shown=5, **shared).run(fitted, {"test": test})
     curves = fgsm.numbers["against epsilon"]
     return Result(
         STUDY.name,
