@@ -274,6 +274,31 @@ def active(
 
 
 @app.command()
+def compare(
+    folders: Annotated[
+        list[Path], typer.Argument(help="A run of dubito fit, then other runs or distilled posteriors.")
+    ],
+    data: Source,
+    outside: Annotated[str | None, typer.Option(help="Rows of another kind, to tell apart by doubt.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where JSON and figures go: a folder.")] = None,
+    draws: Draws = 100,
+    seed: Seed = 0,
+    split: Split = None,
+    device: Device = "auto",
+) -> None:
+    """Put posteriors side by side: bytes, seconds, quality, and nearness to the first."""
+    from dubito.cli import comparing
+    from dubito.report import print_result, write_figures
+
+    beyond = None if outside is None else _source(outside, None)
+    found = comparing.run(folders, _source(data, split), beyond, draws, seed, device)
+    print_result(found)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        print("\nWritten:", found.save(out / "comparison.json"), *write_figures(found, out), sep="\n  ")
+
+
+@app.command()
 def report(
     paths: Annotated[list[Path], typer.Argument(help="Runs, results (.json) or folders of results.")],
     out: Annotated[Path, typer.Option(help="The page.")] = Path("report.html"),

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,12 @@ class Settings:
     device: str = "auto"
     seed: int = 0
     progress: bool = True
+    work: Path | None = None
+    """Where long fits keep themselves, so that a study that was stopped goes on; None keeps nothing."""
+
+    def folder(self, name: str) -> Path | None:
+        """The folder of one long fit."""
+        return None if self.work is None else self.work / name
 
 
 @dataclass(frozen=True)
