@@ -90,6 +90,6 @@ def test_the_lecture_s_network_and_its_nine_classes():
 
 def test_apd_active(quick):
     result = quick("apd-active")
-    assert set(result.numbers) == {"SGLD", "MC dropout", "SGD", "random"}
+    assert set(result.numbers) == {"APD", "SGLD", "MC dropout", "SGD", "random"}
     assert all(runs[0]["labels"] == [20, 30] for runs in result.numbers.values())
     assert len({tuple(runs[0]["chosen"][0]) for runs in result.numbers.values()}) == 1
