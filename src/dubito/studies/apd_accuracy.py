@@ -49,15 +49,16 @@ def run(settings: Settings) -> Result:
 
 
 def _qualities(name: str, held: Digits, settings: Settings) -> dict[str, Quality]:
-    posteriors = _posteriors(name, held, settings)
-    teacher = posteriors["SGLD"].predict(held.test.x, draws=DRAWS["SGLD"], seed=settings.seed)
+    fitted = posteriors(name, held, settings)
+    teacher = fitted["SGLD"].predict(held.test.x, draws=DRAWS["SGLD"], seed=settings.seed)
     return {
         method: digits.quality(p, held, DRAWS[method], None if method == "SGLD" else teacher, settings.seed)
-        for method, p in posteriors.items()
+        for method, p in fitted.items()
     }
 
 
-def _posteriors(name: str, held: Digits, settings: Settings) -> dict[str, Posterior]:
+def posteriors(name: str, held: Digits, settings: Settings) -> dict[str, Posterior]:
+    """SGD, MC dropout, the chain and what is distilled from it, for fcNN1 or fcNN2."""
     steps, generator_steps = (200, 10) if settings.quick else (STEPS, GENERATOR_STEPS)
     chain = digits.chain(name, held, settings, steps, 10 if settings.quick else THIN[name])
     options = digits.options(settings)
