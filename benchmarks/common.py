@@ -80,6 +80,11 @@ def report(
     return all(claim.holds for claim in claims)
 
 
+def median_ratio(values: Mapping[str, list[float]], above: str, below: str) -> float:
+    """The median over rounds of one candidate's number over another's in the same round."""
+    return median(a / b for a, b in zip(values[above], values[below], strict=True))
+
+
 def rates(seconds: list[float], work: int) -> list[float]:
     """Units of work per second in each round."""
     return [work / s for s in seconds]

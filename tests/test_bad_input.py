@@ -174,6 +174,15 @@ def test_inference_mode_and_torchscript_get_their_sentence():
         fit(module=scripted)
 
 
+def test_layers_that_draw_weights_themselves_are_named_with_the_ways_out():
+    module = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), dubito.nn.BayesLinear(5, 3))
+    with pytest.raises(ValueError, match=r"draws weights itself, in 2 \(BayesLinear\); give fit .*to_posterior"):
+        fit(module=module)
+    with pytest.raises(ValueError, match=r"in the module \(BayesLinear\)"):
+        dubito.plan(dubito.nn.BayesLinear(4, 3), "variational", example=torch.zeros(1, 4))
+    assert len(fit(module=dubito.nn.to_posterior(module, dubito.Categorical()).mean_network())) == 1
+
+
 def test_sparse_embeddings_and_small_integers_are_no_bad_input():
     module = nn.Sequential(nn.Embedding(5, 2, sparse=True), nn.Flatten(), nn.Linear(8, 3))
     tokens = torch.randint(5, (30, 4))

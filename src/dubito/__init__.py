@@ -24,10 +24,10 @@ __all__ = [
     "Likelihood", "Categorical", "Bernoulli", "Gaussian", "Poisson",
     "Prior", "Normal", "ScaleMixture", "Laplace", "StudentT", "FanIn", "Centred", "Fixed", "Point",
     "Undefined", "Interrupted", "Diverged",
-    "compress", "data", "distill", "metrics", "nn", "schedules",
+    "compress", "data", "distill", "metrics", "nn", "schedules", "tasks",
 ]  # fmt: skip
 
-_PARTS = ("compress", "data", "distill", "metrics", "nn", "schedules")  # public names that are modules of their own
+_PARTS = ("compress", "data", "distill", "metrics", "nn", "schedules", "tasks")  # public names that are modules
 
 
 class _Package(ModuleType):

@@ -20,6 +20,7 @@ from dubito.loop import Record
 from dubito.methods.base import Method, Sampler
 from dubito.methods.collect import Collect
 from dubito.net import Net
+from dubito.nn.bayes import check_plain
 from dubito.posteriors.base import Posterior
 from dubito.priors import PriorSpec
 from dubito.runs import carry_out
@@ -74,6 +75,7 @@ def fit(
         raise ValueError("a TorchScript module hides its layers; give the Python module it was made from")
     if torch.is_inference_mode_enabled():
         raise ValueError("fit needs gradients; call it outside torch.inference_mode()")
+    check_plain(net)
     check_precision(precision)
     chosen = methods.find(method)
     where = pick_device(device)

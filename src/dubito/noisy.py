@@ -13,7 +13,7 @@ made outside: draws under vmap, in a loop or alone see the same numbers.
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -151,10 +151,12 @@ def make_noise(scheme: Scheme, layout: Layout, batch: int, shape: tuple[int, int
 class Noising(TorchFunctionMode):
     """Put noise on the outputs of some calls, recognised by the mean tensors in them."""
 
-    def __init__(self, scheme: Scheme, means: Mapping[str, Tensor], stds: Mapping[str, Tensor], noise: Noise) -> None:
+    def __init__(
+        self, scheme: Scheme, means: Mapping[str, Tensor], spreads: Mapping[str, Tensor], noise: Noise
+    ) -> None:
         super().__init__()
         self.sites = {id(means[site.name]): site for site in scheme.sites}
-        self.stds, self.noise = stds, noise
+        self.spreads, self.noise = spreads, noise  # variances for local, standard deviations for flipout
         self.perturb = self._local if scheme.estimator == "local" else self._flipped
 
     def __torch_function__(
@@ -176,10 +178,10 @@ class Noising(TorchFunctionMode):
         return self.perturb(site, call, outputs)
 
     def _local(self, site: Site, call: Call, outputs: Tensor) -> Tensor:
-        return local(call, outputs, *self._spread(site, self.stds), self.noise[f"{site.name}/outputs"])
+        return local(call, outputs, *self._spread(site, self.spreads), self.noise[f"{site.name}/outputs"])
 
     def _flipped(self, site: Site, call: Call, outputs: Tensor) -> Tensor:
-        change = {name: self.stds[name] * self.noise[name] for name in (site.weight, site.bias) if name}
+        change = {name: self.spreads[name] * self.noise[name] for name in (site.weight, site.bias) if name}
         r, s = self.noise[f"{site.name}/r"], self.noise.get(f"{site.name}/s")
         return flipped(call, outputs, *self._spread(site, change), r, s)
 
@@ -189,12 +191,38 @@ class Noising(TorchFunctionMode):
 
 
 def local(call: Call, outputs: Tensor, weight: Tensor | None, bias: Tensor | None, zeta: Tensor) -> Tensor:
-    """A call's outputs with the noise of weights and biases of these standard deviations, zeta in their shape."""
+    """A call's outputs with the noise of weights and biases of these variances, zeta in their shape."""
+    floor = torch.finfo(outputs.dtype).tiny  # the root has no slope at 0
     if weight is None:
-        return outputs if bias is None else outputs + call.aligned(bias) * zeta
-    variance = call(call.x.square(), weight.square(), None if bias is None else bias.square())
-    floor = torch.finfo(variance.dtype).tiny  # the root has no slope at 0
-    return torch.addcmul(outputs, variance.clamp_min(floor).sqrt(), zeta)
+        return outputs if bias is None else outputs + call.aligned((bias + floor).sqrt()) * zeta
+    variance = call(call.x.square(), weight, None if bias is None else bias + floor)
+    return torch.addcmul(outputs, (variance + floor if bias is None else variance).sqrt(), zeta)
+
+
+class _Square(torch.autograd.Function):
+    """x^2, with a gradient 2 x g that passes over memory twice and not four times."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.square()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return cast(Tensor, x * grad).mul_(2)
+
+
+def squared(x: Tensor) -> Tensor:
+    """x^2 of a large vector."""
+    if not x.requires_grad or x.device.type != "cpu":
+        return x.square()
+    return cast(Tensor, _Square.apply(x))  # type: ignore[no-untyped-call]
 
 
 def flipped(

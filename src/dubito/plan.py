@@ -10,6 +10,7 @@ from dubito import methods, priors
 from dubito.inputs import move, n_rows, tensors
 from dubito.methods.base import Fate, Method
 from dubito.net import Net
+from dubito.nn.bayes import check_plain
 from dubito.priors import Assigned, Fixed, PriorSpec
 from dubito.target import fixed_names, random_names
 
@@ -46,6 +47,7 @@ class Plan:
 
 def plan(net: nn.Module, method: Method[Any] | str, *, prior: PriorSpec | None = None, example: Any = None) -> Plan:
     """Per parameter: random, point or fixed, by which estimator, and why; with an example, dropout and cost too."""
+    check_plain(net)
     chosen = methods.find(method)
     assigned = priors.assign(prior, net)
     prepared = Net(net, fixed_names(assigned))

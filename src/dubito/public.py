@@ -6,6 +6,7 @@ from dubito import distill as distill
 from dubito import metrics as metrics
 from dubito import nn as nn
 from dubito import schedules as schedules
+from dubito import tasks as tasks
 from dubito.compare import compare as compare
 from dubito.compress.sparse import load_network as load_network
 from dubito.distill.online import OnlineDistillation as OnlineDistillation

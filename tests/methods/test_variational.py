@@ -96,8 +96,8 @@ def test_one_step_in_weight_space_by_hand(case):
     tick, batch = Tick.at(step, 9, seed=5), Batch(X[:10], X[:10].sum(1), torch.arange(10))
     moved, info = method.step(state, batch, target, tick)
 
-    mean, rho = (half.clone().requires_grad_() for half in q.chunk(2))
-    std = torch.nn.functional.softplus(rho)
+    mean, log_std = (half.clone().requires_grad_() for half in q.chunk(2))
+    std = log_std.exp()
     eps = tick.rng.child("variational").normal_(torch.empty(1, options["draws"], 6), "weights")[0]
     theta = mean + std * eps
     assert theta.shape == (options["draws"], 6) and not std[4:].any()
@@ -113,9 +113,9 @@ def test_one_step_in_weight_space_by_hand(case):
     entropy = Normal(mean[:4], std[:4]).entropy().sum()
     share = {"warming up": 2 / 4, "blundell": 3 * 2 / 7}.get(case, 1.0)
     loss = fit / options["temperature"] + share * (energy / options["temperature"] - entropy) / 30
-    by_mean, by_rho = torch.autograd.grad(loss, (mean, rho))
-    by_rho[4:] = 0
-    torch.testing.assert_close(moved.q[0], q - rate * torch.cat([by_mean, by_rho]), rtol=1e-5, atol=1e-6)
+    by_mean, by_log_std = torch.autograd.grad(loss, (mean, log_std))
+    by_log_std[4:] = 0
+    torch.testing.assert_close(moved.q[0], q - rate * torch.cat([by_mean, by_log_std]), rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(info.fit, fit.detach().view(1))
     torch.testing.assert_close(info.complexity, ((energy - entropy) / 30).detach().view(1))
 

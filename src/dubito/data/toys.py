@@ -64,6 +64,22 @@ def clusters(n: int = 60, noise_std: float = 0.1, seed: int = 0) -> Split:
     return _split(x[:, None], 0.3 * x + np.sin(4 * x) / 2 + noise_std * rng.standard_normal(n))
 
 
+def wiggle(n: int = 1000, seed: int = 0) -> Split:
+    """y = x + 0.3 sin 2 pi (x + e) + 0.3 sin 4 pi (x + e) + e, e ~ N(0, 0.02^2) (Blundell et al., 2015, section 5.2).
+
+    The paper does not give the inputs; here they are uniform on [0, 0.5]. Its 0.02 is read as a standard deviation.
+    """
+    _positive(n=n)
+    rng = np.random.default_rng(seed)
+    x, noise = rng.uniform(0, 0.5, n), 0.02 * rng.standard_normal(n)
+    return _split(x[:, None], wiggle_truth(torch.from_numpy(x + noise)).numpy())
+
+
+def wiggle_truth(x: Tensor) -> Tensor:
+    """`wiggle` without its noise."""
+    return x + 0.3 * (2 * math.pi * x).sin() + 0.3 * (4 * math.pi * x).sin()
+
+
 def blobs(per_class: int = 10, seed: int = 0) -> Split:
     """Two classes in the plane: N(-(2, 2), 0.3 I) is class 0 and N(+(2, 2), 0.3 I) class 1 (Wang et al., 2018)."""
     _positive(per_class=per_class)

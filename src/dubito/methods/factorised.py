@@ -85,7 +85,7 @@ class Factorised(Optimised, Method[FactorisedState]):
         """Standard deviations (S, D): exactly 0 where raw is -inf."""
 
     @abstractmethod
-    def pull_(self, by_mean: Tensor, by_std: Tensor, state: FactorisedState, target: Target) -> None:
+    def pull_(self, by_mean: Tensor, by_std: Tensor, std: Tensor, state: FactorisedState, target: Target) -> None:
         """The chain rule, in place: gradients by mean and std become those by mean and raw."""
 
     @abstractmethod
@@ -138,7 +138,7 @@ class Factorised(Optimised, Method[FactorisedState]):
         share = tick.number(lambda step, steps: self.share(step, steps, batches) / target.n_data)
         by_mean = kl.by_mean.mul_(share).sub_(fit.by_mean, alpha=1 / target.temperature)
         by_std = kl.by_std.mul_(share).sub_(fit.by_std, alpha=1 / target.temperature)
-        self.pull_(by_mean, by_std, state, target)
+        self.pull_(by_mean, by_std, std, state, target)
         self.descend_(state.q, torch.cat([by_mean, by_std], dim=1), state.optim, tick)
         return state, Info(-fit.log_lik, kl.kl / target.n_data)
 

@@ -37,7 +37,7 @@ class SparseVD(Multiplicative):
     kl: Literal["log-uniform", "ard"] = "log-uniform"  # the prior's scale: any, or each weight's best
     warm_up: WarmUp | Rise = WARM_UP  # the KL's share over the run; let in at once it empties the network
     threshold: float = 3.0  # on log alpha: weights above it are 0
-    clip: float = 8.0  # |log alpha| beyond which the KL has no slope
+    clip: float = 8.0  # log alpha above which the KL has no slope
     masked: bool = True  # weights above the threshold have mean 0 in training too
 
     answer = "sparse"
@@ -63,8 +63,8 @@ class SparseVD(Multiplicative):
     def std(self, mean: Tensor, raw: Tensor) -> Tensor:
         return (raw / 2).exp()
 
-    def pull_(self, by_mean: Tensor, by_std: Tensor, state: FactorisedState, target: Target) -> None:
-        by_std.mul_(self.std(state.mean, state.raw)).div_(2)  # the slope of exp(raw / 2)
+    def pull_(self, by_mean: Tensor, by_std: Tensor, std: Tensor, state: FactorisedState, target: Target) -> None:
+        by_std.mul_(std).div_(2)  # the slope of exp(raw / 2)
 
     def divergence(self, mean: Tensor, std: Tensor, eps: Sequence[Tensor], target: Target) -> Divergence:
         noise = dropout_divergence(self.kl, mean, std, clip=self.clip, temperature=target.temperature)

@@ -1,9 +1,10 @@
 """Mean-field variational inference, "Bayes by Backprop": a Gaussian over every weight (Blundell et al. 2015).
 
-    q(theta) = N(mean, diag softplus(rho)^2)
+    q(theta) = N(mean, diag exp(raw)^2)
     loss(q)  = -1/B sum_i E_q[log p(y_i | f(theta, x_i))] / T + w (-E_q[log p(theta)] / T - H[q]) / N
 
-https://arxiv.org/abs/1505.05424. The expectation of the fit is taken over draws by one of three estimators, see
+https://arxiv.org/abs/1505.05424, with an exponential for their softplus: the two agree where a standard deviation is
+small. The expectation of the fit is taken over draws by one of three estimators, see
 `dubito.noisy`; w is 1, or a schedule that ends at 1 or averages 1 over an epoch. With alpha, E_q[log p] becomes
 1/alpha log E_q[p^alpha]: black-box alpha in its energy form (Hernandez-Lobato et al. 2016,
 https://arxiv.org/abs/1511.03243; Li & Gal 2017, https://arxiv.org/abs/1703.02914).
@@ -15,7 +16,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from dubito.divergence import Divergence, Group, divergence, squared_scales
@@ -59,13 +59,13 @@ class Variational(Factorised):
         return self.alpha
 
     def start(self, mean: Tensor) -> Tensor:
-        return torch.full_like(mean, math.log(math.expm1(self.init_std)))
+        return torch.full_like(mean, math.log(self.init_std))
 
     def std(self, mean: Tensor, raw: Tensor) -> Tensor:
-        return F.softplus(raw)
+        return raw.exp()
 
-    def pull_(self, by_mean: Tensor, by_std: Tensor, state: FactorisedState, target: Target) -> None:
-        by_std.mul_(state.raw.sigmoid())  # the slope of softplus
+    def pull_(self, by_mean: Tensor, by_std: Tensor, std: Tensor, state: FactorisedState, target: Target) -> None:
+        by_std.mul_(std)
 
     def divergence(self, mean: Tensor, std: Tensor, eps: Sequence[Tensor], target: Target) -> Divergence:
         return divergence(

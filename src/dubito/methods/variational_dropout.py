@@ -23,7 +23,7 @@ from dubito.rng import Rng
 from dubito.target import Batch, FlatPrior, Target
 from dubito.tick import Tick
 
-CLIP = 8.0  # |log alpha| beyond which the KL has no slope
+CLIP = 8.0  # log alpha above which the KL has no slope
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class GaussianDropout(Multiplicative):
     def std(self, mean: Tensor, raw: Tensor) -> Tensor:
         return mean.abs() * (raw / 2).exp()
 
-    def pull_(self, by_mean: Tensor, by_std: Tensor, state: FactorisedState, target: Target) -> None:
+    def pull_(self, by_mean: Tensor, by_std: Tensor, std: Tensor, state: FactorisedState, target: Target) -> None:
         by_std.zero_()
 
     def divergence(self, mean: Tensor, std: Tensor, eps: Sequence[Tensor], target: Target) -> Divergence:
@@ -82,8 +82,8 @@ class VariationalDropout(GaussianDropout):
     def prior(self, target: Target) -> FlatPrior:
         return Multiplicative.prior(self, target)
 
-    def pull_(self, by_mean: Tensor, by_std: Tensor, state: FactorisedState, target: Target) -> None:
-        by_std.mul_(self.std(state.mean, state.raw)).div_(2)  # log alpha moves log std by half as much
+    def pull_(self, by_mean: Tensor, by_std: Tensor, std: Tensor, state: FactorisedState, target: Target) -> None:
+        by_std.mul_(std).div_(2)  # log alpha moves log std by half as much
         for name in self.random(target) if self.per != "weight" else ():
             part = target.layout.split(by_std)[name]
             axes = [axis for axis in range(1, part.ndim) if self.per == "layer" or axis != 2]

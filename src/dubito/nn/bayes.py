@@ -62,7 +62,8 @@ class _Bayesian(nn.Module):
         call = Call(self._apply_layer, x, self.weight, self.bias, (), {})
         if self.estimator == "local":
             outputs = call(x, self.weight, self.bias)
-            return local(call, outputs, stds["weight"], stds.get("bias"), _normal(outputs, rng, "outputs"))
+            variances = {name: std.square() for name, std in stds.items()}
+            return local(call, outputs, variances["weight"], variances.get("bias"), _normal(outputs, rng, "outputs"))
         change = {name: std * _normal(std, rng, name) for name, std in stds.items()}
         if self.estimator == "weights":
             bias = self.bias if self.bias is None else self.bias + change["bias"]
@@ -157,6 +158,17 @@ def kl(module: nn.Module) -> Tensor:
     if not parts:
         raise ValueError("the module has no layers with Gaussian weights; use dubito.fit for a module of plain ones")
     return torch.stack(parts).sum()
+
+
+def check_plain(module: nn.Module) -> None:
+    """Refuse layers that draw weights themselves where a method would put a posterior over their parameters."""
+    drawing = {path: part for path, part in module.named_modules() if isinstance(part, _Bayesian)}
+    found = [f"{path or 'the module'} ({type(part).__name__})" for path, part in drawing.items()]
+    if found:
+        raise ValueError(
+            f"the network draws weights itself, in {', '.join(found)}; give fit the same net with plain layers, or "
+            "train this one in a loop of your own and call dubito.nn.to_posterior"
+        )
 
 
 def to_posterior(module: nn.Module, likelihood: "Likelihood") -> "GaussianPosterior":

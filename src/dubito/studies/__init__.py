@@ -22,6 +22,7 @@ __all__ = ["Gathered", "Settings", "Study", "find", "gather", "names", "run", "w
 
 QUICK = "quick"  # below the results folder: quick results never overwrite full ones
 FIGURES = "figures"
+RUNS = "runs"
 
 
 @cache
@@ -54,10 +55,12 @@ def run(
 ) -> Result:
     """Run a study, write NAME.json and its figures into `folder`, and print what it found.
 
-    A quick run is too small to be compared with anything and goes to `folder`/quick.
+    A quick run is too small to be compared with anything and goes to `folder`/quick. Long fits keep themselves below
+    `folder`/runs: a study that was stopped goes on, and one that has finished is only scored again.
     """
-    study, settings = find(name), Settings(quick, device, seed, progress)
+    study = find(name)
     where = _writable(Path(folder) / QUICK if quick else Path(folder))
+    settings = Settings(quick, device, seed, progress, None if quick else where / RUNS / f"{name}-{seed}")
     start = time.perf_counter()
     found = study.run(settings)
     result = _completed(found, study, settings, time.perf_counter() - start)
@@ -81,7 +84,7 @@ def write_docs(folder: str | Path = "results", path: str | Path = "docs/results.
 def _completed(result: Result, study: Study, settings: Settings, seconds: float) -> Result:
     """The result with its source in the summary, the settings of the run, and where and how long it ran."""
     warning = "A quick run: far too small to be compared with anything." if settings.quick else ""
-    chosen = {key: value for key, value in asdict(settings).items() if key != "progress"}
+    chosen = {key: value for key, value in asdict(settings).items() if key not in ("progress", "work")}
     return replace(
         result,
         name=study.name,

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from dubito.diagnostics import summarise
 from dubito.fit import fit
 from dubito.likelihoods import Likelihood
 from dubito.methods.base import Method
+from dubito.plots import Series
 from dubito.posteriors.base import Posterior
 from dubito.priors import PriorSpec
 from dubito.results import Result, Table, published_beside_measured
@@ -28,6 +30,12 @@ class Settings:
     device: str = "auto"
     seed: int = 0
     progress: bool = True
+    work: Path | None = None
+    """Where long fits keep themselves, so that a study that was stopped goes on; None keeps nothing."""
+
+    def folder(self, name: str) -> Path | None:
+        """The folder of one long fit."""
+        return None if self.work is None else self.work / name
 
 
 @dataclass(frozen=True)
@@ -132,6 +140,12 @@ def mixing(posterior: Posterior, x: Tensor) -> float:
     rhat = summarise(paths).rhat
     moved = rhat[~np.isnan(rhat)]
     return float(np.median(moved)) if moved.size else math.inf
+
+
+def banded(label: str, x: Sequence[float], runs: Sequence[Sequence[float]]) -> Series:
+    """The mean of several runs as one curve, with a band from the least to the largest of them."""
+    low, middle, high = (f(np.asarray(runs), axis=0) for f in (np.min, np.mean, np.max))
+    return Series(label, middle, x, low, high)
 
 
 def against_published(title: str, rows: Iterable[tuple[str, float | None, float | None, str]]) -> Table:

@@ -1,0 +1,283 @@
+"""MNIST by two hidden layers: plain SGD, dropout, and Bayes by Backprop under a Gaussian and a scale-mixture prior.
+
+The configuration of each method is chosen on the last 10,000 training images after training on the others, at most
+twelve in all; then it is frozen, trained on all training images at three widths, and the test images are opened. Seeds
+are members that train side by side on the same batches, so that methods can be compared seed by seed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+import dubito
+from dubito import plots
+from dubito.config import to_dict
+from dubito.data import Split
+from dubito.nn import mlp
+from dubito.posteriors.base import Posterior
+from dubito.posteriors.gaussian import GaussianPosterior
+from dubito.priors import PriorSpec
+from dubito.results import Cell, Figure, Result, Table
+from dubito.studies.base import Settings, Study, against_published, built, gather
+
+Floats = NDArray[np.float64]
+
+WIDTHS = (400, 800, 1200)
+SEEDS = {400: 3, 800: 3, 1200: 5}
+SCALE = 255 / 126  # the paper divides pixels by 126
+HELD = 10_000
+EPOCHS, BATCH, DRAWS = 300, 128, 20
+PUBLISHED = {
+    "SGD": (1.83, 1.84, 1.88),
+    "Dropout": (1.51, 1.33, 1.36),
+    "BBB, Gaussian": (1.82, 1.99, 2.04),
+    "BBB, mixture": (1.36, 1.34, 1.32),
+}
+WIDE = dubito.Normal(std=10.0)  # next to no weight decay
+
+
+@dataclass(frozen=True)
+class Config:
+    """A method, its prior, and the dropout rate of its network."""
+
+    method: dubito.Method[Any]
+    prior: PriorSpec
+    dropout: float = 0.0
+
+    def describe(self) -> dict[str, Any]:
+        """As plain values."""
+        return {"method": to_dict(self.method), "prior": to_dict(self.prior), "dropout": self.dropout}
+
+
+def configs() -> dict[str, list[Config]]:
+    """What is tried on the validation images: twelve configurations."""
+
+    def sgd(rate: float, dropout: float) -> Config:
+        method = dubito.MAP(optimiser="sgd", learning_rate=rate, schedule="cosine" if dropout else "constant")
+        return Config(method, WIDE, dropout)
+
+    def mixture(pi: float, first: float, second: float, init: float = 0.0067) -> Config:
+        method = dubito.Variational(learning_rate=1e-3, schedule="cosine", init_std=init)
+        return Config(method, dubito.ScaleMixture(pi, float(np.exp(-first)), float(np.exp(-second))))
+
+    gaussian = dubito.Variational(learning_rate=1e-3, schedule="cosine", init_std=0.0067)
+    return {
+        "SGD": [sgd(1e-3, 0.0), sgd(1e-2, 0.0)],
+        "Dropout": [sgd(1e-2, 0.5), sgd(5e-2, 0.5)],
+        "BBB, Gaussian": [Config(gaussian, dubito.Normal(std=float(np.exp(-s)))) for s in (0, 1, 2)],
+        "BBB, mixture": [
+            mixture(0.25, 0, 6),
+            mixture(0.5, 0, 6),
+            mixture(0.25, 1, 6),
+            mixture(0.25, 0, 7),
+            mixture(0.25, 0, 6, init=0.02),
+        ],
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """All training images, those to choose by, and the test images; flat, pixels over 126."""
+
+    train: Split
+    test: Split
+
+    @property
+    def known(self) -> Split:
+        """What configurations are trained on."""
+        return Split(self.train.x[: -self.held], self.train.y[: -self.held])
+
+    @property
+    def validation(self) -> Split:
+        """What they are judged on."""
+        return Split(self.train.x[-self.held :], self.train.y[-self.held :])
+
+    @property
+    def held(self) -> int:
+        """How many images configurations are judged on."""
+        return min(HELD, len(self.train.x) // 4)
+
+
+def images(settings: Settings) -> Images:
+    """MNIST, or the embedded digits where a quick run has no MNIST."""
+    names = ["digits"] if settings.quick else ["mnist"]
+    found = gather(names).sets[names[0]]
+    return Images(*(Split(s.x.flatten(1) * SCALE, s.y) for s in (found.part("train"), found.part("test"))))
+
+
+def fitted(config: Config, data: Split, width: int, seeds: int, settings: Settings, name: str) -> Posterior:
+    """One configuration at one width, all seeds side by side; kept below its name."""
+    net = built(lambda: mlp([data.x.shape[1], width, width, 10], dropout=config.dropout), settings)
+    return dubito.fit(
+        net, data, config.method, likelihood=dubito.Categorical(), prior=config.prior, members=seeds,
+        epochs=1 if settings.quick else EPOCHS, batch_size=BATCH, seed=settings.seed, device=settings.device,
+        folder=settings.folder(name), progress=settings.progress,
+    )  # fmt: skip
+
+
+def errors(posterior: Posterior, data: Split, draws: int = DRAWS) -> Floats:
+    """The test error of every member in percent, averaged over its own draws."""
+    members = len(posterior)
+    kept = posterior.predict(data.x, draws=draws * members, keep_draws=True).draws
+    probs = kept.unflatten(0, (-1, members)).mean(0)  # draw i belongs to member i modulo members
+    wrong = probs.argmax(-1).cpu() != data.y
+    return np.asarray(100 * wrong.double().mean(1))
+
+
+def mean_network(posterior: Posterior) -> Posterior:
+    """Every member without its spread."""
+    if not isinstance(posterior, GaussianPosterior):
+        return posterior
+    return replace(posterior, std=torch.zeros_like(posterior.std))
+
+
+def chosen(data: Images, settings: Settings) -> tuple[dict[str, Config], list[tuple[Cell, ...]]]:
+    """The configuration of each method with the least validation error, and all that were tried."""
+    width = 16 if settings.quick else WIDTHS[-1]
+    best: dict[str, Config] = {}
+    rows: list[tuple[Cell, ...]] = []
+    for method, tried in configs().items():
+        found = []
+        for number, config in enumerate(tried[:2] if settings.quick else tried):
+            posterior = fitted(config, data.known, width, 1, settings, f"choice-{_slug(method)}-{number}")
+            found.append(float(errors(posterior, data.validation)[0]))
+            rows.append((method, number + 1, _words(config), found[-1]))
+        best[method] = tried[int(np.argmin(found))]
+    return best, rows
+
+
+def final(method: str, config: Config, data: Images, width: int, settings: Settings) -> Posterior:
+    """The frozen configuration on all training images."""
+    seeds = 2 if settings.quick else SEEDS[width]
+    return fitted(config, data.train, width, seeds, settings, f"{_slug(method)}-{width}")
+
+
+def run(settings: Settings) -> Result:
+    """Choose, freeze, train, and only then look at the test images."""
+    data = images(settings)
+    frozen, tried = chosen(data, settings)
+    widths = (16,) if settings.quick else WIDTHS
+    drawn: dict[str, dict[int, Floats]] = {method: {} for method in frozen}
+    still: dict[str, dict[int, Floats]] = {method: {} for method in frozen}
+    for method, config in frozen.items():
+        for width in widths:
+            posterior = final(method, config, data, width, settings)
+            drawn[method][width] = errors(posterior, data.test)
+            still[method][width] = errors(mean_network(posterior), data.test, 1)
+    return Result(
+        STUDY.name,
+        STUDY.title,
+        summary=_summary(drawn, data),
+        numbers={"error": _plain(drawn), "error of the mean network": _plain(still)},
+        tables=[_against(drawn), _means(drawn, still), _paired(drawn), _tried(tried)],
+        figures=[_figure(drawn)],
+        settings={
+            "epochs": EPOCHS, "batch_size": BATCH, "draws": DRAWS, "training rows": len(data.train.x),
+            "chosen": {method: config.describe() for method, config in frozen.items()},
+        },
+    )  # fmt: skip
+
+
+def _plain(found: Mapping[str, Mapping[int, Floats]]) -> dict[str, Any]:
+    return {method: {str(width): list(row) for width, row in by.items()} for method, by in found.items()}
+
+
+def _against(drawn: Mapping[str, Mapping[int, Floats]]) -> Table:
+    rows = [
+        (f"{method}, {width} units", PUBLISHED[method][WIDTHS.index(width)] if width in WIDTHS else None,
+         float(row.mean()), f"standard error {_error(row):.3f}, {len(row)} seeds")
+        for method, by in drawn.items() for width, row in by.items()
+    ]  # fmt: skip
+    table = against_published("Test error in percent", rows)
+    return replace(table, note="Published: one run on 50,000 images, 600 epochs. Here: all 60,000 after the choice.")
+
+
+def _means(drawn: Mapping[str, Mapping[int, Floats]], still: Mapping[str, Mapping[int, Floats]]) -> Table:
+    rows: list[tuple[Cell, ...]] = [
+        (method, width, *(f(kept[method][width]) for kept in (drawn, still) for f in (_mean, _error)))
+        for method in drawn
+        for width in drawn[method]
+    ]
+    columns = ("method", "units", "error, draws", "s.e.", "error, mean network", "s.e. of it")
+    title = f"With {DRAWS} draws, and by the mean weights"
+    return Table(title, columns, rows, formats=dict.fromkeys(columns[2:], ".3f"))
+
+
+def _paired(drawn: Mapping[str, Mapping[int, Floats]]) -> Table:
+    """How much worse than the mixture each other method is, seed by seed."""
+    rows = []
+    for method in drawn:
+        for width, row in drawn[method].items():
+            if method != "BBB, mixture":
+                gap = row - drawn["BBB, mixture"][width]
+                rows.append((method, width, float(gap.mean()), _error(gap), int((gap > 0).sum()), len(gap)))
+    columns = ("method", "units", "error minus the mixture's", "s.e.", "seeds behind it", "seeds")
+    formats = {columns[2]: "+.3f", "s.e.": ".3f"}
+    return Table("Paired with the scale mixture, seed by seed", columns, rows, formats=formats)
+
+
+def _tried(rows: list[tuple[Cell, ...]]) -> Table:
+    columns = ("method", "number", "configuration", "validation error")
+    return Table("Tried on the validation images, one seed", columns, rows, formats={"validation error": ".2f"})
+
+
+def _figure(drawn: Mapping[str, Mapping[int, Floats]]) -> Figure:
+    widths = [str(w) for w in next(iter(drawn.values()))]
+    series = [
+        plots.Series(
+            method,
+            [float(r.mean()) for r in by.values()],
+            low=[float(r.mean()) - _error(r) for r in by.values()],
+            high=[float(r.mean()) + _error(r) for r in by.values()],
+        )
+        for method, by in drawn.items()
+    ]
+    return plots.bars("error", "Test error by hidden units", widths, series, y_label="error, %")
+
+
+def _summary(drawn: Mapping[str, Mapping[int, Floats]], data: Images) -> str:
+    width = list(drawn["BBB, mixture"])[-1]
+    words = [f"{m} {float(by[width].mean()):.2f} ± {_error(by[width]):.2f}" for m, by in drawn.items()]
+    return (
+        f"At {width} units, in percent of {len(data.test.y):,} test images, mean and standard error over seeds: "
+        f"{', '.join(words)}."
+    )
+
+
+def _mean(row: Floats) -> float:
+    return float(row.mean())
+
+
+def _error(row: Floats) -> float:
+    return float(row.std(ddof=1) / len(row) ** 0.5)
+
+
+def _slug(method: str) -> str:
+    return method.lower().replace(", ", "-").replace(" ", "-")
+
+
+def _words(config: Config) -> str:
+    fields = to_dict(config.prior) | {"rate": config.method.learning_rate}  # type: ignore[attr-defined]
+    if isinstance(config.method, dubito.Variational):
+        fields["init_std"] = config.method.init_std
+    return ", ".join(f"{k} {v:.3g}" if isinstance(v, float) else str(v) for k, v in fields.items())
+
+
+def member(posterior: GaussianPosterior, index: int) -> GaussianPosterior:
+    """One seed alone."""
+    one: dict[str, Tensor] = {"mean": posterior.mean[index : index + 1], "std": posterior.std[index : index + 1]}
+    return replace(posterior, **one)  # type: ignore[arg-type]
+
+
+STUDY = Study(
+    "wunn-mnist",
+    "MNIST: weight uncertainty against SGD and dropout",
+    "Blundell, Cornebise, Kavukcuoglu and Wierstra, Weight Uncertainty in Neural Networks (ICML 2015), table 1.",
+    "test error of SGD, dropout and Bayes by Backprop under two priors at three widths",
+    run,
+)
