@@ -20,7 +20,7 @@ from dubito.results import Cell, Result, Table
 from dubito.rng import generator
 from dubito.studies import apd_accuracy, digits, images
 from dubito.studies.base import Settings, Study
-from dubito.studies.digits import Digits
+from dubito.studies.digits import Held
 from dubito.tasks import OOD
 
 SETS = ("notmnist", "omniglot", "cifar10bw")
@@ -46,7 +46,7 @@ _PUBLISHED: dict[tuple[str, str], tuple[tuple[float, float, float] | None, ...]]
 Numbers = Mapping[str, Any]
 
 
-def outside(count: int, held: Digits, settings: Settings) -> tuple[dict[str, Tensor], str]:
+def outside(count: int, held: Held, settings: Settings) -> tuple[dict[str, Tensor], str]:
     """The sets as rows in [-1, 1] with noise in the same scaling, and what is missing; in a quick run, made images."""
     if settings.quick and held.outside is not None:
         sets, note = {"notMNIST": held.outside[:count]}, ""
