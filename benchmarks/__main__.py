@@ -5,7 +5,15 @@ import importlib
 import sys
 from pathlib import Path
 
-NAMES = ("sgld_steps", "predict_draws", "ensemble_side_by_side", "stored_chain", "estimator_gap", "variational_steps")
+NAMES = (
+    "sgld_steps",
+    "predict_draws",
+    "ensemble_side_by_side",
+    "stored_chain",
+    "estimator_gap",
+    "variational_steps",
+    "ood_evaluation",
+)
 
 
 def main() -> int:

@@ -201,8 +201,16 @@ def test_gradients_of_dropout_divergences(kind, temperature):
 
 
 def test_what_is_clipped_or_no_part_of_it_has_no_slope():
-    mean, std = torch.tensor([[0.0, 1e-9, 5.0, 0.4]]), torch.tensor([[0.1, 0.1, 1e-6, 0.0]])
+    mean, std = torch.tensor([[0.0, 1e-9, 0.4]]), torch.tensor([[0.1, 0.1, 0.0]])
     found = dropout_divergence("log-uniform", mean, std, clip=8.0)
     assert not found.by_mean.any() and not found.by_std.any() and bool(torch.isfinite(found.kl))
-    only = dropout_divergence("log-uniform", mean[:, :3], std[:, :3], clip=8.0)
+    only = dropout_divergence("log-uniform", mean[:, :2], std[:, :2], clip=8.0)
     torch.testing.assert_close(found.kl, only.kl)
+
+
+def test_a_narrow_weight_still_feels_the_prior():
+    """A trained net starts far below any rate: log alpha = -30 must have the slope -1/2 of -1/2 log alpha."""
+    mean, std = torch.tensor([[1.0]], dtype=torch.float64), torch.tensor([[math.exp(-15.0)]], dtype=torch.float64)
+    found = dropout_divergence("log-uniform", mean, std, clip=8.0)
+    assert float(found.by_std * std) == pytest.approx(-1.0, rel=1e-6)
+    assert float(found.by_mean) == pytest.approx(1.0, rel=1e-6)

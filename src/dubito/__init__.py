@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "fit", "plan", "load", "merge", "load_network",
+    "fit", "plan", "load", "merge", "load_network", "compare",
     "Posterior", "Prediction", "Method", "Target", "Net", "Tick",
     "MAP", "DeepEnsemble", "SnapshotEnsemble", "MCDropout", "AlphaDivergenceDropout", "GaussianDropout",
     "Variational", "VariationalDropout", "SparseVD",
-    "SGLD", "PSGLD", "SGHMC", "CyclicalSGLD", "CyclicalSGHMC", "HMC",
+    "SGLD", "PSGLD", "SGHMC", "CyclicalSGLD", "CyclicalSGHMC", "HMC", "OnlineDistillation",
     "Likelihood", "Categorical", "Bernoulli", "Gaussian", "Poisson",
     "Prior", "Normal", "ScaleMixture", "Laplace", "StudentT", "FanIn", "Centred", "Fixed", "Point",
     "Undefined", "Interrupted", "Diverged",
-    "compress", "data", "metrics", "nn", "schedules",
+    "compress", "data", "distill", "metrics", "nn", "schedules", "tasks",
 ]  # fmt: skip
 
-_PARTS = ("compress", "data", "metrics", "nn", "schedules")  # public names that are modules of their own
+_PARTS = ("compress", "data", "distill", "metrics", "nn", "schedules", "tasks")  # public names that are modules
 
 
 class _Package(ModuleType):

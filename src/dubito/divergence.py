@@ -22,6 +22,7 @@ from dubito.priors import LOG_SQRT_2PI
 from dubito.target import FlatPrior
 
 DropoutPrior = Literal["log-uniform", "ard"]
+LEAST = 80.0  # of -log alpha, whose exponential is still finite
 K1, K2, K3 = 0.63576, 1.87320, 1.48695  # of Molchanov et al.'s approximation
 
 Group = Sequence[slice]  # stretches of theta that share one learned factor on their prior's scale
@@ -88,11 +89,11 @@ def dropout_divergence(
 
     The first is the approximation of Molchanov et al. (2017, https://arxiv.org/abs/1701.05369), whose constant
     makes it 0 at alpha = inf; the second has N(0, s^2) for a prior, every weight with its own best s (Kharitonov et
-    al. 2018, https://arxiv.org/abs/1811.00596). Beyond |log alpha| = clip it has no slope.
+    al. 2018, https://arxiv.org/abs/1811.00596). Above log alpha = clip it has no slope: there the mean may be 0.
     """
     ratio, random = log_alpha(mean, std), std > 0
-    inside = random & (ratio.abs() <= clip)
-    ratio = ratio.clamp(-clip, clip)
+    inside = random & (ratio <= clip)
+    ratio = ratio.clamp(-LEAST, clip)
     each, slope = 0.5 * F.softplus(-ratio), -0.5 * torch.sigmoid(-ratio)
     if kind == "log-uniform":
         gate = torch.sigmoid(K2 + K3 * ratio)

@@ -16,14 +16,14 @@ from dubito.functions import widest
 from dubito.initial import Initialiser, starting_points
 from dubito.inputs import rows
 from dubito.likelihoods import Likelihood, default_for
-from dubito.loop import History, Interrupted, Record, run
+from dubito.loop import Record
 from dubito.methods.base import Method, Sampler
 from dubito.methods.collect import Collect
 from dubito.net import Net
 from dubito.nn.bayes import check_plain
 from dubito.posteriors.base import Posterior
 from dubito.priors import PriorSpec
-from dubito.runs import RunFolder
+from dubito.runs import carry_out
 from dubito.runtime import Precision, check_precision, pick_device
 from dubito.sources import Resident, Source, open_source
 from dubito.target import Target, fixed_names
@@ -116,56 +116,9 @@ def fit(
         _announce(settings, count, where)
     training = Training(thinned, target, feed, count, settings, patience, held)
     start = target.start(starting_points(prepared, chains, seed, init))
-    return _carried_out(training, start, seed, folder, callback, checkpoint_every, compiled, progress)
-
-
-def _carried_out(
-    training: Training,
-    start: Tensor,
-    seed: int,
-    folder: str | Path | None,
-    callback: Callable[[Record], None] | None,
-    checkpoint_every: int | None,
-    compiled: bool | None,
-    progress: bool,
-) -> Posterior:
-    """Run from the start, or from where the folder left off."""
-    state, done = training.begin(start, seed), 0
-    home = None if folder is None else RunFolder(folder)
-    if home is not None:
-        prints = {"fingerprints": _fingerprints(training.feed, training.validation, start)}
-        if home.open({**training.settings, **prints}, training.steps, not training.method.depends_on_steps):
-            return training.reopen(home)
-        state, done = home.restore(state)
-    training.attach(home, done)
-    history = History(home.history if home else None, callback, done)
-    label = type(_bare(training.method)).__name__
-    if training.stopped(state):
-        return training.end(state, done)
-    try:
-        state, done = run(
-            training,
-            state,
-            start=done,
-            steps=training.steps,
-            seed=seed,
-            history=history,
-            label=label,
-            progress=progress,
-            log_every=max(1, min(training.feed.per_epoch, training.steps // 100)),
-            checkpoint_every=checkpoint_every,
-            compiled=compiled,
-        )
-    except Interrupted as stopped:
-        stopped.posterior = training.so_far(state)
-        where = (
-            f"; call fit again with folder={str(folder)!r} to go on"
-            if folder
-            else "; its .posterior is what it reached"
-        )
-        stopped.args = (stopped.args[0] + where,)
-        raise
-    return training.end(state, done)
+    prints = {"fingerprints": _fingerprints(feed, held, start)} if folder is not None else {}
+    state = training.begin(start, seed)
+    return carry_out(training, state, prints, seed, folder, callback, checkpoint_every, progress, compiled)
 
 
 def _feed(

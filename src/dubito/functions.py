@@ -23,6 +23,7 @@ class Functions(ABC):
 
     net: Net
     n: int
+    alone: str = "this prediction has one; use an ensemble, dropout or a sampler, with draws > 1"  # why n is 1
 
     @abstractmethod
     def __call__(self, x: Inputs) -> Tensor:

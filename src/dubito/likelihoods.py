@@ -23,6 +23,7 @@ class Likelihood(ABC):
     """p(y | outputs); a subclass needs `log_prob` alone."""
 
     kind: ClassVar[Literal["classification", "regression", "outputs"]] = "outputs"
+    second_order: ClassVar[bool] = False  # whether outputs are a distribution over probabilities, as Dirichlet's are
     gaussian: ClassVar[bool] = False  # whether y given the weights is normal, so that draws make a Gaussian mixture
 
     @abstractmethod
@@ -132,6 +133,32 @@ class Categorical(Likelihood):
                 f"y holds the label {int(outside[0])}, outside 0 to {classes - 1} for {classes} classes; "
                 "number the labels from 0 or give the network more outputs."
             )
+
+
+@dataclass(frozen=True)
+class Dirichlet(Categorical):
+    """Outputs are log-concentrations: p ~ Dirichlet(exp(outputs)), and y given p as in Categorical.
+
+    Its mean is the softmax of the outputs, so `log_prob` is Categorical's; how far p spreads about it is what a student
+    learns from a teacher's draws (Malinin, Mlodozeniec and Gales, 2020, arXiv 1905.00076).
+    """
+
+    second_order = True
+
+    def concentration(self, outputs: Tensor) -> Tensor:
+        """alpha, (B, *event, C)."""
+        return outputs.movedim(self.class_axis, -1).exp()
+
+    def spread(self, outputs: Tensor) -> Tensor:
+        """Var p_c = m_c (1 - m_c) / (alpha_0 + 1), in the shape of `mean`."""
+        mean = self.mean(outputs)
+        return mean * (1 - mean) / (self.concentration(outputs).sum(-1, keepdim=True) + 1)
+
+    def expected_entropy(self, outputs: Tensor) -> Tensor:
+        """E H[p] = psi(alpha_0 + 1) - sum_c m_c psi(alpha_c + 1)."""
+        alpha = self.concentration(outputs).double()
+        inner = (self.mean(outputs).double() * torch.digamma(alpha + 1)).sum(-1)
+        return (torch.digamma(alpha.sum(-1) + 1) - inner).to(outputs.dtype)
 
 
 @dataclass(frozen=True)

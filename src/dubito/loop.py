@@ -21,6 +21,7 @@ from dubito.progress import make_bar
 
 Record = dict[str, Any]
 NEVER = 1 << 62
+SPOKEN = {"fit": "the log-likelihood", "complexity": "the log-prior"}
 DIVERGED = 1e8  # nats per datum that no model of data in reasonable units has
 
 
@@ -37,7 +38,7 @@ class Diverged(ArithmeticError):
 
 
 class Stepper(Recordable, Protocol):
-    """What the loop drives: a method, or the training of a distillation; infos have `fit` and `complexity`."""
+    """What the loop drives: a method, or the training of a distillation."""
 
     def after(self, state: Any, step: int) -> None:
         """Between updates: keep samples."""
@@ -60,7 +61,7 @@ class Watch:
     def add(self, info: Any, step: Tensor) -> None:
         """Take in one step."""
         if self.bad is None:
-            self.bad = torch.full((), NEVER, device=info.fit.device)
+            self.bad = torch.full((), NEVER, device=info[0].device)
             self.sums = {name: torch.zeros_like(value) for name, value in info._asdict().items()}
         self.note_(self.held, info, step)
 
@@ -75,7 +76,7 @@ class Watch:
         *sums, bad = held
         for total, value in zip(sums, info, strict=True):
             total.add_(value)
-        loss = info.fit + info.complexity
+        loss = sum(info)
         bad.clamp_max_(torch.where(loss.abs() < DIVERGED, NEVER, step.to(loss.device)).min())
 
     def read(self) -> Record:
@@ -92,10 +93,11 @@ class Watch:
         if self.bad is None or int(self.bad) == NEVER:
             return
         means = record or {name: float((value / max(1, self.count)).mean()) for name, value in self.sums.items()}
-        fit, complexity = means.get("fit", 0.0), means.get("complexity", 0.0)
-        what = "the log-likelihood" if not abs(fit) < DIVERGED else "the log-prior"
+        first = next((name for name, value in means.items() if not abs(value) < DIVERGED), "complexity")
+        numbers = ", ".join(f"{name} {value:.4g}" for name, value in means.items())
+        unit = " nats/datum" if "fit" in means else ""
         raise Diverged(
-            f"at step {int(self.bad)} {what} left the finite (fit {fit:.4g}, complexity {complexity:.4g} nats/datum); "
+            f"at step {int(self.bad)} {SPOKEN.get(first, first)} left the finite ({numbers}{unit}); "
             "try a smaller step_size or learning_rate, clip_norm=1.0, or inputs and targets scaled to about 1"
         )
 
@@ -224,5 +226,11 @@ class _Clock:
 
     def text(self, steps: int, history: History) -> str:
         rate = steps / max(1e-9, time.monotonic() - self.began)
-        nats = f" {history.records[-1]['fit']:.4g} nats/datum" if history.records else ""
-        return f"{rate:,.0f} steps/s{nats}"
+        return f"{rate:,.0f} steps/s{_latest(history.records[-1]) if history.records else ''}"
+
+
+def _latest(record: Record) -> str:
+    """The latest numbers for the bar: nats per datum of a fit, whatever is measured of a distillation."""
+    if "fit" in record:
+        return f" {record['fit']:.4g} nats/datum"
+    return "".join(f" {name} {value:.4g}" for name, value in record.items() if name not in ("step", "seconds"))

@@ -15,6 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dubito import detection as detecting
+
 Floats = NDArray[np.float64]
 Array = Tensor | NDArray[Any]
 
@@ -137,9 +139,7 @@ def ece(probs: Array, y: Array, bins: int = 15, *, ignore_index: int = IGNORE_IN
 
 def auroc(inside: Array, outside: Array) -> float:
     """P(a score outside > a score inside), with ties counting one half."""
-    from sklearn.metrics import roc_auc_score
-
-    return float(roc_auc_score(*_outside_positive(inside, outside)))
+    return _detected(inside, outside, "auroc")
 
 
 def auroc_interval(inside: Array, outside: Array, level: float = 0.95) -> tuple[float, float]:
@@ -162,17 +162,12 @@ def auroc_interval(inside: Array, outside: Array, level: float = 0.95) -> tuple[
 
 def aupr_out(inside: Array, outside: Array) -> float:
     """Average precision (a step sum, no interpolation) when doubtful inputs are called outside."""
-    from sklearn.metrics import average_precision_score
-
-    return float(average_precision_score(*_outside_positive(inside, outside)))
+    return _detected(inside, outside, "aupr_out")
 
 
 def aupr_in(inside: Array, outside: Array) -> float:
     """Average precision when inputs of little doubt are called inside: the positives are the inside inputs."""
-    from sklearn.metrics import average_precision_score
-
-    is_outside, ranks = _outside_positive(inside, outside)
-    return float(average_precision_score(~is_outside, -ranks))
+    return _detected(inside, outside, "aupr_in")
 
 
 def fpr95(inside: Array, outside: Array) -> float:
@@ -181,15 +176,23 @@ def fpr95(inside: Array, outside: Array) -> float:
     Positive is outside, as in Hendrycks et al. (2019); `fpr95(-outside, -inside)` is the other convention, which passes
     95 % of the inside inputs and counts the outside ones that pass too (Liang et al., 2018).
     """
-    from sklearn.metrics import roc_curve
-
-    false, true, _ = roc_curve(*_outside_positive(inside, outside), drop_intermediate=False)
-    return float(false[true >= 0.95][0])
+    return _detected(inside, outside, "fpr95")
 
 
 def detection(inside: Array, outside: Array) -> dict[str, float]:
     """Every detection score: auroc, aupr_out, aupr_in and fpr95."""
-    return {measure.__name__: measure(inside, outside) for measure in (auroc, aupr_out, aupr_in, fpr95)}
+    return detecting.measured(detecting.Ranked(inside, outside))
+
+
+def detection_intervals(
+    inside: Array, outside: Array, level: float = 0.95, rounds: int = detecting.ROUNDS, seed: int = 0
+) -> dict[str, tuple[float, float]]:
+    """Percentile bootstrap interval of every detection score, inputs of each side drawn with replacement."""
+    return detecting.intervals({"": detecting.Ranked(inside, outside)}, rounds, level, seed)[""]
+
+
+def _detected(inside: Array, outside: Array, measure: str) -> float:
+    return float(detecting.MEASURES[measure](detecting.Ranked(inside, outside).counts()))
 
 
 # Selective prediction
@@ -371,7 +374,7 @@ def _scores(value: Array, name: str) -> Floats:
 
 
 def _outside_positive(inside: Array, outside: Array) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Labels, true outside, and the scores as dense ranks: detection only needs order, and ranks admit infinities."""
+    """Labels, true outside, and the scores as dense ranks, which admit infinities."""
     pair = [_scores(inside, "inside"), _scores(outside, "outside")]
     is_outside = np.repeat([False, True], [len(scores) for scores in pair])
     return is_outside, np.unique(np.concatenate(pair), return_inverse=True)[1]

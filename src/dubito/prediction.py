@@ -70,7 +70,7 @@ class Prediction:
     def std(self) -> Tensor:
         """(N, C): of y in regression; of the probability over draws in classification."""
         if self.kind == "classification":
-            self._need_several("The spread of a probability over draws")
+            self._need_spread("The spread of a probability over draws")
             return self._sums.spread.sqrt()
         if self.kind == "regression":
             return (self._sums.spread + self.aleatoric).sqrt()
@@ -79,7 +79,7 @@ class Prediction:
     @property
     def epistemic(self) -> Tensor:
         """(N, C): the variance between draws, which data can remove."""
-        self._need_several("Epistemic variance")
+        self._need_spread("Epistemic variance")
         return self._sums.spread
 
     @property
@@ -147,7 +147,7 @@ class Prediction:
     def bald(self) -> Tensor:
         """(N,): entropy minus expected entropy; the disagreement between draws."""
         self._need_classes()
-        self._need_several("BALD")
+        self._need_spread("BALD")
         return uncertainty.bald(self._sums.mean, self._sums.expected_entropy)
 
     @property
@@ -222,10 +222,11 @@ class Prediction:
 
     def _need_several(self, what: str) -> None:
         if self.n_draws == 1:
-            raise Undefined(
-                f"{what} needs several networks, and this prediction has one; use an ensemble, dropout or a "
-                "sampler, with draws > 1"
-            )
+            raise Undefined(f"{what} needs several networks, and {self._functions.alone}")
+
+    def _need_spread(self, what: str) -> None:
+        if not self._likelihood.second_order:
+            self._need_several(what)
 
     def _replay(self) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
         """Outputs (draws, b, ...) of one batch of rows after another, with each draw's noise."""

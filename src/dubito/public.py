@@ -2,10 +2,14 @@
 
 from dubito import compress as compress
 from dubito import data as data
+from dubito import distill as distill
 from dubito import metrics as metrics
 from dubito import nn as nn
 from dubito import schedules as schedules
+from dubito import tasks as tasks
+from dubito.compare import compare as compare
 from dubito.compress.sparse import load_network as load_network
+from dubito.distill.online import OnlineDistillation as OnlineDistillation
 from dubito.fit import fit as fit
 from dubito.likelihoods import Bernoulli as Bernoulli
 from dubito.likelihoods import Categorical as Categorical

@@ -1,14 +1,53 @@
 """The folder of a run: what was asked for, how far it came, and whether it may go on."""
 
 import json
-from collections.abc import Mapping
+import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from dubito import checkpoint
 from dubito.config import difference
+from dubito.loop import History, Interrupted, Record, Stepper, run
+from dubito.posteriors.base import Posterior
 from dubito.posteriors.files import make_folder, write_atomically
 from dubito.posteriors.storage import Damaged
+
+
+class Work(Stepper, Protocol):
+    """A stepper that ends in a posterior: the fit of a method, or a distillation."""
+
+    call: str  # the function to call again
+    settings: Mapping[str, Any]
+    steps: int
+
+    @property
+    def label(self) -> str:
+        """What the progress bar says."""
+
+    @property
+    def log_every(self) -> int:
+        """Steps between two records."""
+
+    @property
+    def extendable(self) -> bool:
+        """Whether a longer run would have taken the same path."""
+
+    def attach(self, home: "RunFolder | None", done: int) -> None:
+        """Say where it works, and how many steps are behind it."""
+
+    def stopped(self, state: Any) -> bool:
+        """Whether it has stopped by itself before the last step."""
+
+    def so_far(self, state: Any) -> Posterior | None:
+        """What is known now, if anything is."""
+
+    def end(self, state: Any, done: int) -> Posterior:
+        """The posterior, written where there is a folder."""
+
+    def reopen(self, home: "RunFolder") -> Posterior:
+        """The posterior of a finished run."""
+
 
 NOTES = ("fit.toml", "data.json")  # how the command line was asked, written before the run so that none is without
 
@@ -59,6 +98,14 @@ class RunFolder:
         found, notes = checkpoint.read(self._checkpoint, state)
         return found, int(notes["step"])
 
+    def replace_posterior(self, posterior: Posterior) -> None:
+        """Write a posterior in place of an earlier one."""
+        fresh = self.path / "posterior.partial"
+        shutil.rmtree(fresh, ignore_errors=True)
+        posterior.save(fresh)
+        shutil.rmtree(self.posterior, ignore_errors=True)
+        fresh.replace(self.posterior)
+
     def _check_steps(self, before: int, now: int, extendable: bool) -> None:
         if now < before:
             raise ValueError(
@@ -84,3 +131,46 @@ class RunFolder:
     def _write(self, settings: Mapping[str, Any], steps: int, finished: bool) -> None:
         text = json.dumps({"settings": dict(settings), "steps": steps, "finished": finished}, indent=1)
         write_atomically(self._run, text.encode(), durable=True)
+
+
+def carry_out(
+    work: Work,
+    state: Any,
+    prints: Mapping[str, Any],
+    seed: int,
+    folder: str | Path | None,
+    callback: Callable[[Record], None] | None,
+    checkpoint_every: int | None,
+    progress: bool,
+    compiled: bool | None = None,
+) -> Posterior:
+    """Run from the start, or from where the folder left off; prints tell one run's data from another's."""
+    home, done = None if folder is None else RunFolder(folder), 0
+    if home is not None:
+        if home.open({**work.settings, **prints}, work.steps, work.extendable):
+            return work.reopen(home)
+        state, done = home.restore(state)
+    work.attach(home, done)
+    history = History(home.history if home else None, callback, done)
+    if work.stopped(state):
+        return work.end(state, done)
+    try:
+        state, done = run(
+            work,
+            state,
+            start=done,
+            steps=work.steps,
+            seed=seed,
+            history=history,
+            label=work.label,
+            progress=progress,
+            log_every=work.log_every,
+            checkpoint_every=checkpoint_every,
+            compiled=compiled,
+        )
+    except Interrupted as stopped:
+        stopped.posterior = work.so_far(state)
+        again = f"; call {work.call} again with folder={str(folder)!r} to go on"
+        stopped.args = (stopped.args[0] + (again if folder else "; its .posterior is what it reached"),)
+        raise
+    return work.end(state, done)

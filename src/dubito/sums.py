@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from dubito import uncertainty
-from dubito.likelihoods import Likelihood
+from dubito.likelihoods import Dirichlet, Likelihood
 
 
 def over_draws(
@@ -37,13 +37,21 @@ class Sums:
         self._plus("sum", at, shifted.sum(0))
         self._plus("square", at, shifted.square_().sum(0))
         if self.likelihood.kind == "classification":
-            self._plus("entropy", at, uncertainty.entropy(mean).sum(0))
+            self._plus("entropy", at, self._entropies(outputs, mean).sum(0))
+            if isinstance(self.likelihood, Dirichlet):
+                self._plus("within", at, torch.stack([self.likelihood.spread(o) for o in outputs]).sum(0))
             self._plus("votes", at, uncertainty.votes(mean))
             return mean
         if self.likelihood.kind == "regression":
             variance = over_draws(self.likelihood, outputs, noise, lambda lik, o: lik.variance(o))
             self._plus("variance", at, variance.sum(0))
         return outputs
+
+    def _entropies(self, outputs: Tensor, mean: Tensor) -> Tensor:
+        """The entropy of each draw's probabilities, (s, b, ...), expected where these are uncertain themselves."""
+        if isinstance(self.likelihood, Dirichlet):
+            return torch.stack([self.likelihood.expected_entropy(o) for o in outputs])
+        return uncertainty.entropy(mean)
 
     def _span(self, number: int, mean: Tensor) -> slice:
         """The rows of a batch; on its first visit its first draw is noted."""
@@ -76,7 +84,8 @@ class Sums:
         dtype = held["first"].dtype
         shift = held["sum"].div_(self.n)
         self.mean = (held["first"].double() + shift).to(dtype)
-        self.spread = held["square"].div_(self.n).sub_(shift.square()).clamp_min_(0).to(dtype)
+        between = held["square"].div_(self.n).sub_(shift.square()).clamp_min_(0)
+        self.spread = (between + held["within"].div_(self.n) if "within" in held else between).to(dtype)
         self.expected_entropy = (held["entropy"] / self.n).to(dtype) if "entropy" in held else shift
         self.votes = held["votes"].to(dtype) if "votes" in held else shift
         self.variance = (held["variance"] / self.n).to(dtype) if "variance" in held else None

@@ -1,6 +1,5 @@
 """A method at work on its data: what the loop drives when a posterior is fitted."""
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -42,6 +41,8 @@ class Progress(NamedTuple):
 class Training:
     """Steps of a method, kept samples, validation and checkpoints."""
 
+    call = "fit"
+
     def __init__(
         self,
         method: Method[Any],
@@ -67,6 +68,22 @@ class Training:
         self.device = target.net.device
         self._batch: Batch | None = None
         self._apart: bool | None = None
+
+    @property
+    def label(self) -> str:
+        """The method's name."""
+        bare = self.method.method if isinstance(self.method, Collect) else self.method
+        return type(bare).__name__
+
+    @property
+    def log_every(self) -> int:
+        """Once an epoch, or a hundred times."""
+        return max(1, min(int(self.feed.per_epoch), self.steps // 100))
+
+    @property
+    def extendable(self) -> bool:
+        """Whether more steps would only continue the same path."""
+        return not self.method.depends_on_steps
 
     # -- before ------------------------------------------------------------------------------------------------
 
@@ -98,6 +115,8 @@ class Training:
 
     def obstacle(self) -> str | None:
         """Why steps cannot be recorded."""
+        if self.method.alternates:
+            return f"{type(self.method).__name__} does different things in turn"
         if self._batch is not None and self.method.drops and self.target.net.fused_dropout(self._batch.x):
             return "dropout inside a fused call draws from the global generator"
         return None
@@ -123,7 +142,7 @@ class Training:
         if self._apart is None:
             net = self.target.net
             worth = len(progress.score) == 1 or runtime.pays_to_vectorise(net.flops(batch.x), net.device)
-            self._apart = not worth
+            self._apart = not worth and not self.method.alternates
         return self._apart
 
     def _one_by_one(self, state: Any, batch: Batch, tick: Tick, members: int) -> Any:
@@ -182,7 +201,7 @@ class Training:
             raise ValueError(f"no sample was kept in {done} steps; take more, or a smaller burn_in or thin")
         if self.home is not None:
             if self.shelf is None:
-                self._replace_posterior(posterior)
+                self.home.replace_posterior(posterior)
             self.home.finish(self.steps)
         return posterior
 
@@ -230,7 +249,7 @@ class Training:
         return "chains" if isinstance(self.method, Collect) else "ensemble"
 
     def _validation_nll(self, state: Any) -> Tensor:
-        theta, buffers = self.method.weights(state)
+        theta, buffers = self.method.shown(state, self.target)
         total = torch.zeros(len(theta), device=theta.device)
         if self.validation is None:
             return total
@@ -261,15 +280,6 @@ class Training:
     def _on_disk(self, folder: Any) -> Posterior:
         _, manifest = files.read_manifest(folder)
         return stored(folder, manifest, self.target.net, self.target.likelihood)
-
-    def _replace_posterior(self, posterior: Posterior) -> None:
-        """Write the posterior of a method that keeps no samples, in place of an earlier one."""
-        if self.home is not None:
-            fresh = self.home.path / "posterior.partial"
-            shutil.rmtree(fresh, ignore_errors=True)
-            posterior.save(fresh)
-            shutil.rmtree(self.home.posterior, ignore_errors=True)
-            fresh.replace(self.home.posterior)
 
 
 def _check_finite(theta: Tensor, done: int) -> None:

@@ -67,3 +67,10 @@ def test_works_under_vmap():
 def test_bad_arguments_are_named(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_vgg_follows_its_table_at_any_width():
+    net = nets.vgg(width=1 / 16).eval()
+    shapes = [p.shape[0] for name, p in net.named_parameters() if p.ndim == 4]
+    assert shapes == [4, 4, 8, 8, 16, 16, 16, 32, 32, 32, 32, 32, 32]
+    assert net(torch.zeros(2, 3, 32, 32)).shape == (2, 10)

@@ -202,6 +202,103 @@ def evaluate(
 
 
 @app.command()
+def ood(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of runs of dubito fit, to compare.")],
+    data: Source,
+    outside: Annotated[list[str], typer.Option(help="What the runs were not trained for; may be repeated.")],
+    scale: Annotated[
+        list[float] | None, typer.Option(help="Multiply outside inputs; may be repeated [default: 1, as they are].")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Rows of each set, chosen by the seed.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the result, its figures and a page.")] = Path("ood"),
+    draws: Draws = 100,
+    seed: Seed = 0,
+    device: Device = "auto",
+    quiet: NoBar = False,
+) -> None:
+    """Tell strange inputs and wrong answers by a run's doubt."""
+    from dubito.cli import detecting
+    from dubito.report import print_result
+    from dubito.tasks import OOD
+
+    task = OOD(draws=draws, seed=seed, scales=tuple(scale or (1.0,)), progress=not quiet)
+    found = detecting.detect(folders, data, outside, limit, device, task)
+    print_result(found)
+    print("\nWritten:", *detecting.write(found, out), sep="\n  ")
+
+
+@app.command()
+def active(
+    config: Annotated[Path, typer.Option(help="Settings of dubito fit as TOML: data are the pool.")],
+    folder: Annotated[str, typer.Option(help="Where labels are kept; the same again goes on.")],
+    acquisition: Annotated[
+        str, typer.Option(help="entropy, bald, variation_ratio, mean_std, random or batch_bald.")
+    ] = "bald",
+    batch: Annotated[int, typer.Option(help="Labels a round.")] = 10,
+    rounds: Annotated[int, typer.Option(help="Times that labels are asked for after the first.")] = 10,
+    start: Annotated[int, typer.Option(help="Labels before the first choice.")] = 20,
+    pool_subset: Annotated[int | None, typer.Option(help="Rows to choose among, drawn anew each round.")] = None,
+    sharpness: Annotated[float | None, typer.Option(help="Choose at random, by score to this power.")] = None,
+    person: Annotated[bool, typer.Option("--person", help="You answer, in a table beside the images.")] = False,
+    test: Annotated[str | None, typer.Option(help="Rows to be judged by [default: a named set's test part].")] = None,
+    draws: Draws = 100,
+    seed: Seed = 0,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda [default: as in the settings].")] = None,
+    quiet: NoBar = False,
+) -> None:
+    """Learn from few labels, chosen by doubt; stopped or waiting, the same command goes on."""
+    from dubito.cli import detecting, learning, settings
+    from dubito.report import print_result
+    from dubito.tasks import Active, Waiting
+
+    document = settings.read(config)
+    settings.override(document, {"folder": folder, "device": device})
+    task = Active(
+        acquisition=acquisition,  # type: ignore[arg-type]
+        batch=batch,
+        rounds=rounds,
+        start=start,
+        pool_subset=pool_subset,
+        sharpness=sharpness,
+        draws=draws,
+        seed=seed,
+        progress=not quiet,
+    )
+    try:
+        found = learning.learn(settings.parse(document), task, test, person)
+    except Waiting as question:
+        print(question)
+        return
+    print_result(found)
+    print("\nWritten:", *detecting.write(found, Path(folder) / "result"), sep="\n  ")
+
+
+@app.command()
+def compare(
+    folders: Annotated[
+        list[Path], typer.Argument(help="A run of dubito fit, then other runs or distilled posteriors.")
+    ],
+    data: Source,
+    outside: Annotated[str | None, typer.Option(help="Rows of another kind, to tell apart by doubt.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where JSON and figures go: a folder.")] = None,
+    draws: Draws = 100,
+    seed: Seed = 0,
+    split: Split = None,
+    device: Device = "auto",
+) -> None:
+    """Put posteriors side by side: bytes, seconds, quality, and nearness to the first."""
+    from dubito.cli import comparing
+    from dubito.report import print_result, write_figures
+
+    beyond = None if outside is None else _source(outside, None)
+    found = comparing.run(folders, _source(data, split), beyond, draws, seed, device)
+    print_result(found)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        print("\nWritten:", found.save(out / "comparison.json"), *write_figures(found, out), sep="\n  ")
+
+
+@app.command()
 def report(
     paths: Annotated[list[Path], typer.Argument(help="Runs, results (.json) or folders of results.")],
     out: Annotated[Path, typer.Option(help="The page.")] = Path("report.html"),

@@ -13,6 +13,7 @@ from dubito.compress import chains, sparse
 from dubito.compress.curve import SHARES, choose, error, losses, points
 from dubito.compress.scores import By, counts, ratio, scored
 from dubito.inputs import arguments, move, rows, tensors
+from dubito.nn.gates import folded
 from dubito.posteriors.base import Posterior
 from dubito.results import Table
 
@@ -80,11 +81,11 @@ def write(
     likelihood = posterior.likelihood
     if cut is None:
         cut = choose(points(held, likelihood, validation, SHARES), tolerance).cut
-    masked = held.masked(cut).cpu()
+    masked, dense = folded(held.masked(cut)).cpu(), folded(held.network).cpu()
     small = small_network(masked)
     saved = sparse.save_network(small, path)
-    errors = [error(losses(net, likelihood, validation), likelihood) for net in (small, held.network)]
-    seconds = latencies([small, held.network.cpu()], tensors(validation[0]))
+    errors = [error(losses(net, likelihood, validation), likelihood) for net in (small, dense)]
+    seconds = latencies([small, dense], tensors(validation[0]))
     return Compressed(
         path=str(saved),
         by=held.by,
@@ -94,7 +95,7 @@ def write(
         ratio=ratio(masked),
         sparsity={name: 1 - kept / total for name, (kept, total) in counts(masked).items()},
         bytes=saved.stat().st_size,
-        dense_bytes=sparse.dense_bytes(held.network.float()),
+        dense_bytes=sparse.dense_bytes(dense.float()),
         seconds=seconds[0],
         dense_seconds=seconds[1],
         units=_units(small),

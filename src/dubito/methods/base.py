@@ -65,6 +65,7 @@ class Method(ABC, Generic[State]):
     answer: ClassVar[Answer]  # what it converges to on a problem with a known posterior
     live_norm: ClassVar[bool] = False  # whether BatchNorm statistics move while it trains
     full_batch: ClassVar[bool] = False
+    alternates: ClassVar[bool] = False  # whether steps differ and members share a state: none can be taken apart
     drops: ClassVar[bool] = False  # whether the network's own dropout is on while it trains
     selects: ClassVar[bool] = True  # whether validation data may choose an earlier state than the last
 
@@ -84,6 +85,10 @@ class Method(ABC, Generic[State]):
     @abstractmethod
     def weights(self, state: State) -> Weights:
         """The networks a state holds now."""
+
+    def shown(self, state: State, target: Target) -> Weights:
+        """The networks that are scored on validation data."""
+        return self.weights(state)
 
     @abstractmethod
     def posterior(self, state: State, target: Target) -> Posterior:

@@ -37,7 +37,7 @@ class SparseVD(Multiplicative):
     kl: Literal["log-uniform", "ard"] = "log-uniform"  # the prior's scale: any, or each weight's best
     warm_up: WarmUp | Rise = WARM_UP  # the KL's share over the run; let in at once it empties the network
     threshold: float = 3.0  # on log alpha: weights above it are 0
-    clip: float = 8.0  # |log alpha| beyond which the KL has no slope
+    clip: float = 8.0  # log alpha above which the KL has no slope
     masked: bool = True  # weights above the threshold have mean 0 in training too
 
     answer = "sparse"

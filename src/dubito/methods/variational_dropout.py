@@ -23,7 +23,7 @@ from dubito.rng import Rng
 from dubito.target import Batch, FlatPrior, Target
 from dubito.tick import Tick
 
-CLIP = 8.0  # |log alpha| beyond which the KL has no slope
+CLIP = 8.0  # log alpha above which the KL has no slope
 
 
 @dataclass(frozen=True, kw_only=True)

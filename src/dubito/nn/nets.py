@@ -82,6 +82,24 @@ def small_cnn(
     return nn.Sequential(*layers, nn.Flatten(), *_dense((flat, hidden, classes), activation, dropout))
 
 
+@register
+def vgg(width: float = 1.0, classes: int = 10) -> nn.Module:
+    """VGG-like for 32x32 colour images: 3x3 convolutions with BatchNorm in five blocks, each halved, one dense layer.
+
+    The network of Molchanov et al. 2017 (arXiv 1701.05369), after Zagoruyko 2015, with its channels times `width`.
+    """
+    layers: list[nn.Module] = []
+    before = 3
+    for channels, count in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
+        after = max(1, round(channels * width))
+        for _ in range(count):
+            layers += [nn.Conv2d(before, after, 3, padding=1), nn.BatchNorm2d(after), nn.ReLU()]
+            before = after
+        layers.append(nn.MaxPool2d(2))
+    hidden = [nn.Linear(before, before), nn.BatchNorm1d(before), nn.ReLU(), nn.Linear(before, classes)]
+    return nn.Sequential(*layers, nn.Flatten(), *hidden)
+
+
 def _dense(sizes: Sequence[int], activation: Activation, dropout: float) -> list[nn.Module]:
     _check_sizes("sizes", sizes, least=2)
     if not 0 <= dropout < 1:

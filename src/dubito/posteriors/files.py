@@ -3,11 +3,12 @@
 import errno
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from dubito.config import to_dict
@@ -142,14 +143,40 @@ def save_constants(folder: Path, net: Net) -> None:
     write_atomically(folder / CONSTANTS, save({n: t.cpu().contiguous().clone() for n, t in held.items()}))
 
 
+def save_tensors(
+    folder: str | Path, posterior: Any, name: str, tensors: Mapping[str, Tensor], extra: Mapping[str, Any] | None = None
+) -> None:
+    """Write a posterior that is a few named tensors in one file."""
+    path = _fresh_folder(folder)
+    save_constants(path, posterior.net)
+    write_atomically(path / name, save({n: t.detach().cpu().contiguous().clone() for n, t in tensors.items()}))
+    described = describe(posterior.net, posterior.likelihood, posterior.kind, posterior.about)
+    write_manifest(path, {**described, **(extra or {})})
+
+
+def load_tensors(folder: Path, name: str, net: Net, needed: Sequence[str]) -> dict[str, Tensor]:
+    """The tensors of such a posterior, where its network lies; those that are needed come first."""
+    try:
+        held = load_file(folder / name, device=str(net.device))
+        return {n: held[n] for n in needed} | held
+    except (OSError, SafetensorError, KeyError) as error:
+        raise Damaged(f"{folder / name} is missing or damaged ({error}); restore it or fit again") from error
+
+
+def _fresh_folder(folder: str | Path) -> Path:
+    """A folder to write to that holds no posterior yet."""
+    path = make_folder(folder)
+    if (path / MANIFEST).exists():
+        raise FileExistsError(f"{path} already holds a posterior; choose another folder or remove it first")
+    return path
+
+
 def save_samples(folder: str | Path, posterior: Any, extra: Mapping[str, Any]) -> None:
     """Write a posterior made of weight samples, a few rows at a time."""
     samples = posterior.samples
     if isinstance(samples, StoredSamples) and Path(folder).resolve() == samples.folder.resolve():
         return
-    path = make_folder(folder)
-    if (path / MANIFEST).exists():
-        raise FileExistsError(f"{path} already holds a posterior; choose another folder or remove it first")
+    path = _fresh_folder(folder)
     manifest = {**describe(posterior.net, posterior.likelihood, posterior.kind, posterior.about), **extra}
     save_constants(path, posterior.net)
     writer = SampleFolder(path, manifest)

@@ -1,24 +1,19 @@
 """The posterior of variational inference: a Gaussian over the weights, or a mixture of a few."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from dubito.functions import Functions, WeightFunctions
 from dubito.layout import Layout
 from dubito.likelihoods import Likelihood
 from dubito.net import Buffers, Net
 from dubito.posteriors import files
-from dubito.posteriors.base import Posterior
-from dubito.posteriors.samples import named
 from dubito.posteriors.storage import BUFFER, Damaged, Samples
+from dubito.posteriors.weights import WeightPosterior
 from dubito.prediction import Undefined
 from dubito.priors import LOG_SQRT_2PI, Assigned, Fixed, Normals, Point
 from dubito.rng import Rng
@@ -27,7 +22,7 @@ TENSORS = "gaussian.safetensors"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class GaussianPosterior(Posterior):
+class GaussianPosterior(WeightPosterior):
     """N(mean, diag std^2) over [net | likelihood], (S, D) each, with equal weight; std 0 where nothing is random.
 
     Draw i is made of component i mod S, and is a fixed function of (seed, i).
@@ -42,21 +37,22 @@ class GaussianPosterior(Posterior):
 
     kind = "gaussian"
 
-    def draw(self, n: int, seed: int = 0) -> Functions:
-        noise = Layout.of(self.likelihood.parameters())
-        return WeightFunctions(self.net, noise, _Drawn(self, seed, n), range(n))
+    def vectors(self, n: int, seed: int = 0) -> tuple[Samples, Sequence[int]]:
+        return _Drawn(self, seed, n), range(n)
 
-    def thetas(self, n: int, seed: int = 0) -> Tensor:
-        """n whole vectors (n, D): those that `draw` uses."""
-        return _Drawn(self, seed, n).get(range(n))[0]
+    def components(self, index: Sequence[int], seed: int) -> list[int]:
+        """Which component each draw is made of."""
+        return [i % len(self) for i in index]
 
-    def sample(self, n: int, seed: int = 0) -> dict[str, Tensor]:
-        return named(self.net, self.thetas(n, seed))
+    @property
+    def shares(self) -> Tensor:
+        """(S,): how much each component counts."""
+        return self.mean.new_full((len(self),), 1 / len(self))
 
     def moments(self) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation of every coordinate, (D,) each."""
-        mean = self.mean.mean(0)
-        return mean, (self.std.square() + (self.mean - mean).square()).mean(0).sqrt()
+        shares = self.shares.unsqueeze(1)
+        mean = (shares * self.mean).sum(0)
+        return mean, (shares * (self.std.square() + (self.mean - mean).square())).sum(0).sqrt()
 
     def mean_network(self) -> nn.Module:
         if len(self) > 1:
@@ -70,7 +66,7 @@ class GaussianPosterior(Posterior):
         mean, std = self.mean[:, random], self.std[:, random]
         scaled = (joined[..., None, random].to(mean) - mean) / std
         each = (-0.5 * scaled.square() - std.log() - LOG_SQRT_2PI).sum(-1)
-        return each.logsumexp(-1) - math.log(len(self))
+        return (each + self.shares.log()).logsumexp(-1)
 
     def kl(self, other: "GaussianPosterior") -> float:
         """KL(self || other) in nats."""
@@ -106,14 +102,8 @@ class GaussianPosterior(Posterior):
         return replace(moved, buffers=buffers)
 
     def save(self, folder: str | Path) -> None:
-        path = files.make_folder(folder)
-        if (path / files.MANIFEST).exists():
-            raise FileExistsError(f"{path} already holds a posterior; choose another folder or remove it first")
         held = {"mean": self.mean, "std": self.std, **{BUFFER + n: b for n, b in self.buffers.items()}}
-        files.save_constants(path, self.net)
-        files.write_atomically(path / TENSORS, save({n: t.cpu().contiguous().clone() for n, t in held.items()}))
-        described = files.describe(self.net, self.likelihood, self.kind, self.about)
-        files.write_manifest(path, {**described, **self._settings()})
+        files.save_tensors(folder, self, TENSORS, held, self._settings())
 
     def _settings(self) -> dict[str, float]:
         """What else its file must tell."""
@@ -141,7 +131,7 @@ class _Drawn(Samples):
     """Draws of a Gaussian posterior as samples, made when they are asked for."""
 
     def __init__(self, posterior: GaussianPosterior, seed: int, n: int) -> None:
-        self.posterior, self.rng = posterior, Rng(seed).child("gaussian")
+        self.posterior, self.seed, self.rng = posterior, seed, Rng(seed).child("gaussian")
         self.rows, self.chains = n, 1
 
     def get(self, index: Sequence[int]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -149,7 +139,7 @@ class _Drawn(Samples):
         theta = held.mean.new_empty(len(index), held.mean.shape[1])
         for row, i in zip(theta, index, strict=True):
             self.rng.normal_(row.unsqueeze(0), "weights", i)
-        at = torch.as_tensor([i % len(held) for i in index], device=held.mean.device)
+        at = torch.as_tensor(held.components(index, self.seed), device=held.mean.device)
         return torch.addcmul(held.mean[at], held.std[at], theta), {n: b[at] for n, b in held.buffers.items()}
 
 
@@ -166,11 +156,8 @@ def _prior(name: str, mean: Tensor, std: Tensor) -> Assigned:
 def stored(folder: Path, manifest: Mapping[str, Any], net: Net, likelihood: Likelihood) -> GaussianPosterior:
     """The posterior a folder holds."""
     size = net.layout.size + Layout.of(likelihood.parameters()).size
-    try:
-        held = load_file(folder / TENSORS, device=str(net.device))
-        mean, std = held.pop("mean"), held.pop("std")
-    except (OSError, SafetensorError, KeyError) as error:
-        raise Damaged(f"{folder / TENSORS} is missing or damaged ({error}); restore it or fit again") from error
+    held = files.load_tensors(folder, TENSORS, net, ("mean", "std"))
+    mean, std = held.pop("mean"), held.pop("std")
     if mean.dim() != 2 or mean.shape != std.shape or mean.shape[1] != size:
         raise Damaged(f"{folder / TENSORS} holds vectors of {tuple(mean.shape)} where (members, {size}) was expected")
     buffers = {n.removeprefix(BUFFER): b for n, b in held.items()}

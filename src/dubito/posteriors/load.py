@@ -1,6 +1,6 @@
 """Opening posterior folders, and joining chains of several runs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,21 @@ from dubito.config import from_dict, to_dict
 from dubito.likelihoods import Likelihood
 from dubito.net import Net
 from dubito.nn import build
-from dubito.posteriors import dropout, files, gaussian, samples, sparse
+from dubito.posteriors import dropout, files, gaussian, generator, mixture, samples, sparse, student
 from dubito.posteriors.base import Posterior
 from dubito.posteriors.samples import Form, SamplesPosterior
 from dubito.posteriors.storage import Damaged, JoinedSamples
 from dubito.runtime import pick_device
 
-OPENERS = {"samples": samples.stored, "dropout": dropout.stored, "gaussian": gaussian.stored, "sparse": sparse.stored}
+OPENERS: dict[str, Callable[[Path, Mapping[str, Any], Net, Likelihood], Posterior]] = {
+    "samples": samples.stored,
+    "dropout": dropout.stored,
+    "gaussian": gaussian.stored,
+    "sparse": sparse.stored,
+    "mixture": mixture.stored,
+    "generator": generator.stored,
+    "student": student.stored,
+}
 
 
 def load(

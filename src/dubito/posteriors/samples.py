@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from dubito.functions import Functions, WeightFunctions
 from dubito.layout import Layout
 from dubito.likelihoods import Likelihood
 from dubito.net import Net
 from dubito.posteriors import files
-from dubito.posteriors.base import Posterior
 from dubito.posteriors.storage import MemorySamples, Samples, StoredSamples
+from dubito.posteriors.weights import WeightPosterior
 from dubito.prediction import Undefined
 from dubito.rng import choose
 
@@ -26,7 +25,7 @@ COORDINATES = 1000  # weights whose chains are diagnosed
 
 
 @dataclass(frozen=True, repr=False)
-class SamplesPosterior(Posterior):
+class SamplesPosterior(WeightPosterior):
     """Weight vectors [net | likelihood] with equal weight."""
 
     net: Net
@@ -45,18 +44,10 @@ class SamplesPosterior(Posterior):
         copies = {n: b.detach().clone().unsqueeze(0) for n, b in buffers.items()}
         return cls(net, likelihood, MemorySamples(theta.detach().clone().unsqueeze(0), copies), form)
 
-    def draw(self, n: int, seed: int = 0) -> Functions:
-        return WeightFunctions(self.net, self.noise_layout, self.samples, choose(len(self.samples), n, seed))
-
-    def thetas(self, n: int, seed: int = 0) -> Tensor:
-        """n stored vectors (n, D), without replacement; all of them once when n is larger."""
-        return self.samples.get(choose(len(self.samples), n, seed))[0].to(self.net.device)
-
-    def sample(self, n: int, seed: int = 0) -> dict[str, Tensor]:
-        return named(self.net, self.thetas(n, seed))
+    def vectors(self, n: int, seed: int = 0) -> tuple[Samples, Sequence[int]]:
+        return self.samples, choose(len(self.samples), n, seed)
 
     def moments(self) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation of every coordinate, (D,) each, in one pass."""
         return moments(self.samples)
 
     def mean_network(self) -> nn.Module:
@@ -82,11 +73,6 @@ class SamplesPosterior(Posterior):
             predicted = diagnostics.summarise(paths.cpu().numpy())
         return diagnostics.Diagnostics(weights, predicted)
 
-    @property
-    def noise_layout(self) -> Layout:
-        """The likelihood's own parameters behind the weights."""
-        return Layout.of(self.likelihood.parameters())
-
     def to(self, device: str | torch.device) -> "SamplesPosterior":
         samples = self.samples
         if isinstance(samples, MemorySamples):
@@ -105,14 +91,6 @@ class SamplesPosterior(Posterior):
             f"{len(self)} networks" if self.form != "chains" else f"{self.samples.chains} x {self.samples.rows} samples"
         )
         return f"<{made}: {count} of {self.net.layout.size:,} weights, {self.likelihood!r}>"
-
-
-def named(net: Net, thetas: Tensor) -> dict[str, Tensor]:
-    """Vectors (n, D) as named parameters (n, *shape); fixed ones repeat."""
-    free = net.layout.split(thetas[:, : net.layout.size])
-    fixed = {n: v.expand(len(thetas), *v.shape) for n, v in net.constants().items()}
-    order = [n for n, _ in net.module.named_parameters()]
-    return {n: free[n] if n in free else fixed[n] for n in order}
 
 
 def moments(samples: Samples) -> tuple[Tensor, Tensor]:

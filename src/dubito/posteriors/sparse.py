@@ -1,18 +1,18 @@
 """The posterior of sparse variational dropout: a Gaussian whose noisiest weights count as zero."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from dubito.functions import Functions
 from dubito.likelihoods import Likelihood
 from dubito.net import Net
 from dubito.noisy import log_alpha
 from dubito.posteriors import gaussian
 from dubito.posteriors.gaussian import GaussianPosterior
+from dubito.posteriors.storage import Samples
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -43,11 +43,8 @@ class SparsePosterior(GaussianPosterior):
         random = self.net.layout.split(self.random[: self.net.layout.size])
         return {name: float(part.float().mean()) for name, part in gone.items() if bool(random[name].any())}
 
-    def draw(self, n: int, seed: int = 0) -> Functions:
-        return self.pruned().draw(n, seed)
-
-    def thetas(self, n: int, seed: int = 0) -> Tensor:
-        return self.pruned().thetas(n, seed)
+    def vectors(self, n: int, seed: int = 0) -> tuple[Samples, Sequence[int]]:
+        return self.pruned().vectors(n, seed)
 
     def moments(self) -> tuple[Tensor, Tensor]:
         return self.pruned().moments()

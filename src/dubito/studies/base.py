@@ -15,6 +15,7 @@ from dubito.diagnostics import summarise
 from dubito.fit import fit
 from dubito.likelihoods import Likelihood
 from dubito.methods.base import Method
+from dubito.plots import Series
 from dubito.posteriors.base import Posterior
 from dubito.priors import PriorSpec
 from dubito.results import Result, Table, published_beside_measured
@@ -64,7 +65,12 @@ class Plan:
     """Weights at which the second and further members start, where these are not to be fresh ones."""
 
     def fit(
-        self, data: Any, settings: Settings, likelihood: Likelihood | None = None, prior: PriorSpec | None = None
+        self,
+        data: Any,
+        settings: Settings,
+        likelihood: Likelihood | None = None,
+        prior: PriorSpec | None = None,
+        validation: Any = None,
     ) -> Posterior:
         """Carry it out."""
         starts = iter(self.starts)
@@ -77,6 +83,7 @@ class Plan:
             steps=self.steps,
             members=self.members,
             batch_size=self.batch_size,
+            validation=validation,
             init=(lambda seed: next(starts)) if self.starts else None,
             seed=settings.seed,
             device=settings.device,
@@ -133,6 +140,12 @@ def mixing(posterior: Posterior, x: Tensor) -> float:
     rhat = summarise(paths).rhat
     moved = rhat[~np.isnan(rhat)]
     return float(np.median(moved)) if moved.size else math.inf
+
+
+def banded(label: str, x: Sequence[float], runs: Sequence[Sequence[float]]) -> Series:
+    """The mean of several runs as one curve, with a band from the least to the largest of them."""
+    low, middle, high = (f(np.asarray(runs), axis=0) for f in (np.min, np.mean, np.max))
+    return Series(label, middle, x, low, high)
 
 
 def against_published(title: str, rows: Iterable[tuple[str, float | None, float | None, str]]) -> Table:

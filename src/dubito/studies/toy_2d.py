@@ -89,7 +89,7 @@ def run(settings: Settings) -> Result:
         summary=SUMMARY,
         numbers={"rows": rows, "hmc median r-hat of predictions": rhat},
         tables=[_table(rows, rhat)],
-        figures=[_fields(planes, axis, train)],
+        figures=[entropy_fields(planes, axis, train)],
         settings={
             "prior std": prior.std,
             "draws": DRAWS,
@@ -120,7 +120,7 @@ def _table(rows: Mapping[str, list[Cell]], rhat: float) -> Table:
     )
 
 
-def _fields(planes: Mapping[str, Plane], axis: "np.ndarray[Any, Any]", train: Split) -> Figure:
+def entropy_fields(planes: Mapping[str, Plane], axis: "np.ndarray[Any, Any]", train: Split) -> Figure:
     """The entropy of every method over the plane, with the training points."""
     points = [
         plots.Series(f"class {k}", train.x[train.y == k, 1].numpy(), train.x[train.y == k, 0].numpy()) for k in (0, 1)

@@ -1,0 +1,47 @@
+"""A 100-draw evaluation of 10,000 + 10,000 images by all seven scores, against the bare matrix products it contains."""
+
+from pathlib import Path
+from statistics import median
+
+import torch
+
+import dubito
+from benchmarks.common import Claim, fcnn2, images, report, take_turns
+from dubito.posteriors.samples import SamplesPosterior
+from dubito.tasks import OOD
+
+DRAWS, ROWS, BATCH = 100, 10_000, 2000
+MOST = 1.4  # times the matrix products
+
+
+def run(device: str, folder: Path, rounds: int = 3) -> bool:
+    """Prediction, seven scores, four measures and 1,000 bootstrap samples of each, with its histograms."""
+    inside, labels = images(ROWS, device)
+    outside = images(2 * ROWS, device)[0][ROWS:]
+    posterior = _posterior(device)
+    weights = [w for _, w in sorted(posterior.sample(DRAWS).items()) if w.dim() == 3]
+    data = {"inside": (inside, labels), "outside": outside}
+    candidates = {
+        "matrix products": lambda: _products(weights, torch.cat([inside, outside])),
+        "dubito, 1,000 bootstrap samples": lambda: OOD(draws=DRAWS, shown=0).run({"p": posterior}, data),
+        "dubito, no intervals": lambda: OOD(draws=DRAWS, shown=0, bootstrap=0).run({"p": posterior}, data),
+    }
+    seconds = take_turns(candidates, rounds, device)
+    bare, whole, _ = (median(s) for s in seconds.values())
+    claims = [Claim("the products' share of the evaluation's time", bare / whole, 1 / MOST)]
+    return report("ood-evaluation", f"Detection, {DRAWS} draws x 2 x {ROWS:,} rows", "s", seconds, claims, folder)
+
+
+def _posterior(device: str) -> SamplesPosterior:
+    net = dubito.Net(fcnn2().to(device))
+    noise = torch.randn(DRAWS, net.layout.size, generator=torch.Generator().manual_seed(0)).to(device)
+    return SamplesPosterior.of(net, dubito.Categorical(), net.theta() + 0.01 * noise, {}, "chains")
+
+
+@torch.no_grad()
+def _products(weights: list[torch.Tensor], x: torch.Tensor) -> None:
+    """Every layer of every draw on every row, and nothing else."""
+    for draw in zip(*weights, strict=True):
+        for rows in x.split(BATCH):
+            for weight in draw:
+                rows = rows @ weight.T

@@ -1,0 +1,220 @@
+"""Distillation while a sampler runs: the chain is learnt from and forgotten, never stored.
+
+After burn-in the sampler's positions enter a bounded buffer, the oldest leaving it, and a generator is trained on the
+buffer between updates of the chains (Wang et al., 2018, arXiv 1806.10317, "online"); or a student takes a lesson from
+the chains' present positions (Korattikara et al., 2015, arXiv 1506.04416, algorithm 1).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from dubito import schedules
+from dubito.distill.game import Adversarial, Game, GameState
+from dubito.distill.student import DarkKnowledge, Lesson
+from dubito.inputs import Inputs
+from dubito.likelihoods import Likelihood
+from dubito.methods.base import Fate, Method, Sampler, Weights, check_count
+from dubito.methods.collect import Collect
+from dubito.methods.sgld import SGLD
+from dubito.net import Net
+from dubito.posteriors.base import Posterior
+from dubito.posteriors.generator import GeneratorPosterior, weight_shapes
+from dubito.priors import Assigned
+from dubito.rng import Rng
+from dubito.target import Batch, Target
+from dubito.tick import Tick
+
+SHOWN = 8  # generated networks that stand for the state, on validation data
+
+
+class Buffered(NamedTuple):
+    """A game, the vectors it is played on, (buffer, D), and the map to its coordinates, set when the buffer is full."""
+
+    game: GameState
+    buffer: Tensor
+    shift: Tensor
+    scale: Tensor
+
+
+class OnlineState(NamedTuple):
+    """The sampler's state, what learns from it, and what that last told, (1,)."""
+
+    chains: Any
+    learner: Any
+    told: Tensor
+
+
+class OnlineInfo(NamedTuple):
+    """What a step tells of each chain, and the latest of the learner: the critic's estimate, or the student's loss."""
+
+    fit: Tensor
+    complexity: Tensor
+    learner: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnlineDistillation(Method[OnlineState]):
+    """A sampler and a distiller in turn; `steps` of a fit are the sampler's updates."""
+
+    sampler: Sampler[Any] = field(default_factory=SGLD)
+    distiller: Adversarial | DarkKnowledge = field(default_factory=Adversarial)
+    every: int = 20  # updates of the sampler between two rounds of the distiller
+    rounds: int = 1  # steps of the distiller in each
+    buffer: int = 1_000  # weight vectors held, for Adversarial; one enters per chain and `thin` updates
+    restart: int | None = None  # every so many updates chains go on from generated networks, for Adversarial
+
+    _lessons: WeakKeyDictionary[Target, Lesson] = field(
+        default_factory=WeakKeyDictionary, init=False, compare=False, repr=False
+    )
+
+    answer = "exact"
+    alternates = True
+    selects = False
+
+    def __post_init__(self) -> None:
+        for name in ("every", "rounds", "buffer"):
+            check_count(self, name, getattr(self, name), 1)
+        if self.restart is not None:
+            check_count(self, "restart", self.restart, 1)
+            if not isinstance(self.distiller, Adversarial):
+                raise ValueError("restart needs a generator of networks, and a student is none; leave it out")
+
+    # -- as a method -------------------------------------------------------------------------------------------
+
+    def init(self, theta: Tensor, target: Target, tick: Tick) -> OnlineState:
+        learner: Any = self._lesson(target).init() if self._teaches else self._empty(theta, target, tick)
+        return OnlineState(self.sampler.init(theta, target, tick), learner, theta.new_zeros(1))
+
+    def step(self, state: OnlineState, batch: Batch, target: Target, tick: Tick) -> tuple[OnlineState, OnlineInfo]:
+        chains, told = self.sampler.step(state.chains, batch, target, tick)
+        theta, done = self.sampler.weights(chains).theta, int(tick.step) + 1
+        if self._teaches:
+            self._teach(state, theta, batch, target, tick, done)
+        else:
+            self._play(state, theta, target, tick, done)
+        latest = state.told.expand(len(theta)).clone()
+        return state._replace(chains=chains), OnlineInfo(told.fit, told.complexity, latest)
+
+    def weights(self, state: OnlineState) -> Weights:
+        """The chains' positions."""
+        return self.sampler.weights(state.chains)
+
+    def shown(self, state: OnlineState, target: Target) -> Weights:
+        """A few generated networks; the chains themselves while a student learns from them."""
+        if self._teaches:
+            return self.weights(state)
+        return Weights(self._generated(state.learner, target, SHOWN, Rng(0).child("shown")), {})
+
+    def posterior(self, state: OnlineState, target: Target) -> Posterior:
+        if self._teaches:
+            return self._lesson(target).posterior(state.learner)
+        generator, learner = self._game(target).generator, state.learner
+        parameters = generator.standardised(learner.game.averaged, learner.shift, learner.scale)
+        copies = {n: p.detach().clone() for n, p in parameters.items()}
+        return GeneratorPosterior(target.net, target.likelihood, generator, copies)
+
+    def prepare(self, net: Net, x: Inputs) -> Net:
+        return self.sampler.prepare(net, x)
+
+    def check(self, net: Net, assigned: Mapping[str, Assigned], likelihood: Likelihood) -> None:
+        self.sampler.check(net, assigned, likelihood)
+
+    def fates(self, net: Net, names: Sequence[str], x: Inputs | None) -> dict[str, Fate]:
+        return self.sampler.fates(net, names, x)
+
+    def resolve(self, n_data: int) -> "OnlineDistillation":
+        resolved = self.sampler.resolve(n_data)
+        return replace(self, sampler=resolved) if isinstance(resolved, Sampler) else self
+
+    @property
+    def depends_on_steps(self) -> bool:
+        own = schedules.parse(self.distiller.schedule).depends_on_steps
+        return own or self.sampler.depends_on_steps
+
+    # -- a generator -------------------------------------------------------------------------------------------
+
+    def _empty(self, theta: Tensor, target: Target, tick: Tick) -> Buffered:
+        """A game that has not begun, and an empty buffer, which the run must be able to fill."""
+        kept = self._kept(tick.steps) * len(theta)
+        if not len(theta) <= self.buffer <= kept:
+            raise ValueError(
+                f"a buffer of {self.buffer} does not fit a run that keeps {kept} samples of {len(theta)} chains; "
+                f"choose one between {len(theta)} and {kept}, take more steps, or a smaller burn_in or thin"
+            )
+        game = self._game(target).init(tick.rng.child("game"), theta)
+        return Buffered(
+            game, theta.new_zeros(self.buffer, theta.shape[1]), torch.zeros_like(theta[0]), torch.ones_like(theta[0])
+        )
+
+    def _play(self, state: OnlineState, theta: Tensor, target: Target, tick: Tick, done: int) -> None:
+        """Take in what the chains have reached; once the buffer is full, let the generator learn from it."""
+        learner: Buffered = state.learner
+        before, now = (self._kept(updates) * len(theta) for updates in (done - 1, done))
+        if now > before:
+            learner.buffer[torch.arange(before, now, device=theta.device) % self.buffer] = theta
+        if before < self.buffer <= now:
+            self._standardise(learner)
+        if now >= self.buffer and done % self.every == 0:
+            self._rounds(state, target, tick)
+        if now >= self.buffer and self.restart is not None and done % self.restart == 0:
+            theta.copy_(self._generated(learner, target, len(theta), tick.rng.child("restart")))
+
+    def _rounds(self, state: OnlineState, target: Target, tick: Tick) -> None:
+        game, learner = self._game(target), state.learner
+        for number in range(self.rounds):
+            inputs = game.inputs(tick.rng.child(f"round {number}"), self.buffer, learner.buffer, tick)
+            info = game.step(learner.game, lambda rows: (learner.buffer[rows] - learner.shift) / learner.scale, inputs)
+            state.told.copy_(info.estimate)
+
+    def _standardise(self, learner: Buffered) -> None:
+        """Coordinates by the first full buffer, then kept, so that the generator's outputs keep their meaning."""
+        if isinstance(self.distiller, Adversarial) and self.distiller.standardise:
+            std, mean = torch.std_mean(learner.buffer, 0)
+            learner.shift.copy_(mean)
+            learner.scale.copy_(torch.where(std > 0, std, 1.0))
+
+    def _generated(self, learner: Buffered, target: Target, n: int, rng: Rng) -> Tensor:
+        generator = self._game(target).generator
+        z = rng.normal_(learner.buffer.new_empty(1, n, generator.noise), "z")[0]
+        return torch.addcmul(learner.shift, learner.scale, generator(learner.game.averaged, z))
+
+    def _game(self, target: Target) -> Game:
+        if not isinstance(self.distiller, Adversarial):
+            raise ValueError(f"{self.distiller!r} makes no generator")
+        return Game(self.distiller, weight_shapes(target.net, target.likelihood))
+
+    # -- a student ---------------------------------------------------------------------------------------------
+
+    def _teach(self, state: OnlineState, theta: Tensor, batch: Batch, target: Target, tick: Tick, done: int) -> None:
+        """A lesson from the chains' present positions, at the inputs of the batch."""
+        if done <= self.sampler.burn_in or done % self.every:
+            return
+        lesson, past = self._lesson(target), done // self.every - 1 - self.sampler.burn_in // self.every
+        steps = (tick.steps // self.every - self.sampler.burn_in // self.every) * self.rounds
+        own = target.noise_layout.split(theta[:, target.net.layout.size :])
+        for number in range(self.rounds):
+            x = lesson.perturbed(batch.x, tick.rng.child(f"round {number}"))
+            outputs = target.outputs(theta, x)
+            own_time = Tick(torch.tensor(past * self.rounds + number), steps, tick.rng)
+            state.told.copy_(lesson.step(state.learner, x, outputs, own, own_time))
+
+    def _lesson(self, target: Target) -> Lesson:
+        """The lesson for a target, made once: it holds a copy of the student."""
+        if not isinstance(self.distiller, DarkKnowledge):
+            raise ValueError(f"{self.distiller!r} has no student")
+        if target not in self._lessons:
+            self._lessons[target] = Lesson(self.distiller, target.net, target.likelihood)
+        return self._lessons[target]
+
+    @property
+    def _teaches(self) -> bool:
+        return isinstance(self.distiller, DarkKnowledge)
+
+    def _kept(self, updates: int) -> int:
+        """How many samples of each chain the first so many updates give."""
+        return Collect.of(self.sampler).kept(updates)

@@ -1,0 +1,83 @@
+"""Structured sparsity: a multiplier on every unit, so that whole neurons and filters can go.
+
+    unit -> z unit,   z ~ q(z) = N(mean, std^2) under the log-uniform prior
+
+(Louizos et al. 2017, https://arxiv.org/abs/1705.08665; Neklyudov et al. 2017, https://arxiv.org/abs/1705.07283, with
+another noise). A gate is a depthwise convolution of size one, so that it has weights like any layer: `SparseVD` on a
+gated net removes units, and weights too where they have a prior.
+"""
+
+import copy
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+_APPLY = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+_LAYERS: dict[type[nn.Module], int] = {nn.Linear: 0, nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
+
+
+class Gate(nn.Module):
+    """Every unit times its own number, 1 at first; units lie on the last axis, or on axis 1 before spatial ones."""
+
+    def __init__(self, units: int, spatial: int = 0) -> None:
+        super().__init__()
+        self.units, self.spatial = units, spatial
+        self.weight = nn.Parameter(torch.empty(units, 1, *(1,) * max(1, spatial)))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """All gates open."""
+        nn.init.ones_(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.spatial:
+            return _APPLY[self.spatial](x, self.weight, groups=self.units)
+        moved = x.movedim(-1, 1)
+        gated = F.conv1d(moved.reshape(*moved.shape[:2], -1), self.weight, groups=self.units)
+        return gated.reshape(moved.shape).movedim(1, -1)
+
+    def extra_repr(self) -> str:
+        return f"{self.units}, spatial={self.spatial}"
+
+
+class Gated(nn.Sequential):
+    """A layer and the gate on its units."""
+
+
+def gated(net: nn.Module) -> nn.Module:
+    """A copy with a gate after every linear map and convolution but the last."""
+    made = copy.deepcopy(net)
+    found = [
+        (parent, name, part)
+        for parent in made.modules()
+        for name, part in parent.named_children()
+        if type(part) in _LAYERS
+    ]
+    if len(found) < 2:
+        raise ValueError(
+            "the network has no linear map or convolution before its last one, so there is nothing to gate"
+        )
+    for parent, name, part in found[:-1]:
+        gate = Gate(len(part.weight), _LAYERS[type(part)]).to(part.weight)  # type: ignore[arg-type]
+        setattr(parent, name, Gated(part, gate))
+    return made
+
+
+def folded(net: nn.Module) -> nn.Module:
+    """A copy of a gated net in which the gates have become part of the weights: the same function without them."""
+    made = copy.deepcopy(net)
+    for parent in list(made.modules()):
+        for name, part in parent.named_children():
+            if isinstance(part, Gated):
+                setattr(parent, name, _joined(part))
+    return made
+
+
+def _joined(pair: Gated) -> nn.Module:
+    layer = pair[0]
+    size = pair[1].get_parameter("weight").detach().flatten()
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.mul_(size.view(-1, *(1,) * (parameter.ndim - 1)))
+    return layer

@@ -1,0 +1,171 @@
+"""Dropout by alpha-divergences on the UCI tables: does a larger alpha give better error bars?
+
+One hidden layer of 50, ten masks a datum, noise learned. The dropout rate is chosen once for each table, by the
+log-likelihood of a fifth of the training rows of the first splits, summed over all alphas; test rows are looked at
+once. Differences between alphas are paired: both saw the same split and the same batches.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+import dubito
+from dubito import data as sets
+from dubito.data import DataError, DataSet, Split, toys
+from dubito.nn import mlp
+from dubito.progress import track
+from dubito.results import Cell, Result, Table
+from dubito.studies.base import Plan, Settings, Study, built
+
+ALPHAS = (0.0, 0.5, 1.0)
+RATES = (0.005, 0.02, 0.05)
+NAMES = ("boston", "concrete", "energy", "wine", "yacht")
+TOY = "toy"  # in place of the tables, in a quick run
+REFERENCED = ("boston", "yacht", TOY)  # sampled by HMC too
+SPLITS, CHOOSING, DRAWS = 20, 3, 100
+HMC = "HMC"
+
+# Li & Gal (2017), appendix D: average negative test log-likelihood and RMSE, with standard errors
+PUBLISHED: dict[str, dict[str, tuple[float, float, float, float]]] = {
+    "boston": {"0": (2.42, 0.05, 2.85, 0.19), "0.5": (2.38, 0.06, 2.97, 0.19), "1": (2.50, 0.10, 3.04, 0.17),
+               HMC: (2.27, 0.03, 2.76, 0.20)},
+    "concrete": {"0": (2.98, 0.02, 4.92, 0.13), "0.5": (2.88, 0.02, 4.62, 0.12), "1": (2.96, 0.03, 4.76, 0.15)},
+    "energy": {"0": (1.75, 0.01, 1.02, 0.03), "0.5": (0.74, 0.02, 1.11, 0.02), "1": (0.81, 0.02, 1.10, 0.02)},
+    "wine": {"0": (0.92, 0.01, 0.61, 0.01), "0.5": (0.92, 0.01, 0.62, 0.01), "1": (0.95, 0.02, 0.63, 0.01)},
+    "yacht": {"0": (1.38, 0.01, 0.76, 0.05), "0.5": (1.08, 0.04, 0.85, 0.06), "1": (1.15, 0.06, 0.88, 0.06),
+              HMC: (1.62, 0.01, 0.56, 0.05)},
+}  # fmt: skip
+
+Scores = dict[str, list[tuple[float, float]]]  # method -> (NLL, RMSE) of each split
+
+
+def scored(train: Split, test: Split, plan: Plan, settings: Settings) -> tuple[float, float]:
+    """NLL in nats and RMSE of a fit, in the units of the table."""
+    (x, x_test), (y, y_test) = sets.standardise(train.x, test.x), (train.y, test.y)
+    centre, scale = float(y.mean()), float(y.std())
+    posterior = plan.fit((x, (y - centre) / scale), settings, dubito.Gaussian.learned(start=0.5))
+    prediction = posterior.predict(x_test, draws=DRAWS, seed=settings.seed)
+    nll = math.log(scale) - float(prediction.log_prob((y_test - centre) / scale).double().mean())
+    error = prediction.mean.cpu().view(-1) * scale + centre - y_test.view(-1)
+    return nll, float(error.double().square().mean().sqrt())
+
+
+def dropout(train: Split, alpha: float, rate: float, settings: Settings) -> Plan:
+    """The one recipe of all alphas."""
+    net = built(lambda: mlp([train.x.shape[1], 50, 1]), settings)
+    method = dubito.AlphaDivergenceDropout(alpha, draws=10, rate=rate, learning_rate=1e-2, schedule="cosine")
+    return Plan(method, net, 30 if settings.quick else 2500, batch_size=min(100, len(train.x)))
+
+
+def sampler(train: Split, settings: Settings) -> Plan:
+    """Two chains on the same network."""
+    net = built(lambda: mlp([train.x.shape[1], 50, 1]), settings)
+    leapfrog, burn_in, kept = (2, 4, 4) if settings.quick else (30, 120, 80)
+    return Plan(dubito.HMC(leapfrog=leapfrog, burn_in=burn_in), net, burn_in + kept, 2)
+
+
+def chosen_rate(splits: Sequence[Split], settings: Settings) -> float:
+    """The rate with the best validation NLL, summed over alphas and splits; test rows take no part."""
+    if settings.quick:
+        return RATES[-1]
+    totals = dict.fromkeys(RATES, 0.0)
+    for number, split in enumerate(splits):
+        order = torch.randperm(len(split.x), generator=torch.Generator().manual_seed(number))
+        held = len(order) // 5
+        known, unseen = (Split(split.x[rows], split.y[rows]) for rows in (order[held:], order[:held]))
+        for rate in RATES:
+            for alpha in ALPHAS:
+                totals[rate] += scored(known, unseen, dropout(known, alpha, rate, settings), settings)[0]
+    return min(totals, key=lambda rate: totals[rate])
+
+
+def table_scores(name: str, settings: Settings) -> tuple[Scores, float]:
+    """Every alpha on every split, and HMC where it is the reference; and the rate that was chosen."""
+    count = 2 if settings.quick else SPLITS
+    halves = [sets.load(f"uci/{name}", split=i) for i in range(count)] if not settings.quick else _toy(count)
+    rate = chosen_rate([one.part("train") for one in halves[:CHOOSING]], settings)
+    methods = [*(f"{alpha:g}" for alpha in ALPHAS), *([HMC] if name in REFERENCED else [])]
+    scores: Scores = {method: [] for method in methods}
+    for number, one in enumerate(halves):
+        train, test, at = one.part("train"), one.part("test"), replace(settings, seed=settings.seed + number)
+        for alpha in ALPHAS:
+            scores[f"{alpha:g}"].append(scored(train, test, dropout(train, alpha, rate, at), at))
+        if name in REFERENCED:
+            scores[HMC].append(scored(train, test, sampler(train, at), at))
+    return scores, rate
+
+
+def _toy(count: int) -> list[DataSet]:
+    """Small linear tables in place of the real ones."""
+    made = []
+    for seed in range(count):
+        x, y = toys.linear(60, seed=seed)
+        made.append(DataSet(TOY, Split(x[:50], y[:50]), Split(x[50:], y[50:]), (), "", "", ""))
+    return made
+
+
+def run(settings: Settings) -> Result:
+    """Every table that can be had."""
+    quiet = replace(settings, progress=False)
+    found: dict[str, Scores] = {}
+    rates: dict[str, float] = {}
+    missing = []
+    names = (TOY,) if settings.quick else NAMES
+    for name in track(names, len(names), "tables", settings.progress):
+        try:
+            found[name], rates[name] = table_scores(name, quiet)
+        except DataError:
+            missing.append(name)
+    if not found:
+        raise DataError(f"none of {', '.join(NAMES)} is here; see docs/data.md for where to put them.")
+    return Result(
+        STUDY.name,
+        STUDY.title,
+        summary=f"Run without {', '.join(missing)}, not found here." if missing else "",
+        numbers={"scores": found, "rates": rates},
+        tables=[_scores(found), _differences(found)],
+        settings={"alphas": list(ALPHAS), "rates tried": list(RATES), "rates chosen": rates, "splits": SPLITS},
+    )
+
+
+def _scores(found: Mapping[str, Scores]) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    for name, scores in found.items():
+        for method, values in scores.items():
+            (nll, nll_error), (rmse, rmse_error) = (_mean(np.array(values)[:, i]) for i in (0, 1))
+            old = PUBLISHED.get(name, {}).get(method, (None,) * 4)
+            label = method if method == HMC else f"alpha {method}"
+            rows.append((name, label, nll, nll_error, old[0], old[1], rmse, rmse_error, old[2], old[3]))
+    columns = ("data", "method", "NLL", "s.e.", "NLL published", "s.e. published", "RMSE", "s.e. of RMSE",
+               "RMSE published", "s.e. of RMSE published")  # fmt: skip
+    return Table("Test NLL and RMSE over the standard splits", columns, rows, formats=dict.fromkeys(columns[2:], ".2f"))
+
+
+def _differences(found: Mapping[str, Scores]) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    for name, scores in found.items():
+        base = np.array(scores["0"])
+        for alpha in ALPHAS[1:]:
+            gap = np.array(scores[f"{alpha:g}"]) - base
+            rows.append((name, f"alpha {alpha:g} - alpha 0", *_mean(gap[:, 0]), *_mean(gap[:, 1])))
+    columns = ("data", "difference", "NLL", "s.e.", "RMSE", "s.e. of RMSE")
+    note = "Paired over splits: below 0 is better than MC dropout."
+    return Table("Paired differences", columns, rows, note, formats=dict.fromkeys(columns[2:], "+.3f"))
+
+
+def _mean(values: "np.ndarray[Any, Any]") -> tuple[float, float]:
+    """Mean and standard error."""
+    return float(values.mean()), float(values.std(ddof=1) / math.sqrt(len(values)))
+
+
+STUDY = Study(
+    "alpha-uci",
+    "Dropout by alpha-divergences on UCI tables",
+    "Li and Gal, Dropout Inference in Bayesian Neural Networks with Alpha-divergences (2017), arXiv 1703.02914.",
+    "log-likelihood and error of alpha 0, 0.5 and 1 over the standard splits, with HMC on the small tables",
+    run,
+)

@@ -1,0 +1,89 @@
+"""Which game teaches a generator of networks: GAN, WGAN or WGAN-GP? Accuracy of generated networks over iterations."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from dubito import plots
+from dubito.distill import Adversarial, adversarial
+from dubito.loop import Record
+from dubito.results import Figure, Result, Table
+from dubito.studies import digits
+from dubito.studies.base import Settings, Study
+from dubito.studies.digits import Quality
+
+GAMES = {
+    "WGAN-GP": Adversarial(),
+    "WGAN": Adversarial(objective="wgan"),
+    "GAN": Adversarial(objective="gan"),
+    "WGAN-GP, raw weights": Adversarial(standardise=False),
+    "WGAN-GP, last iterate": Adversarial(averaging=0.0),
+}
+STEPS, GENERATOR_STEPS, CHECKS = 200_000, 16_000, 32
+
+
+def run(settings: Settings) -> Result:
+    """One chain, and every game on it."""
+    held = digits.load(settings)
+    steps, games = (200, 8) if settings.quick else (STEPS, GENERATOR_STEPS)
+    chain = digits.chain("fcNN1", held, settings, steps, 10 if settings.quick else 20)
+    taught = chain.predict(held.test.x, draws=200)
+    curves: dict[str, list[Record]] = {}
+    found = {"SGLD, the teacher": digits.quality(chain, held, 200)}
+    every = max(1, games // CHECKS)
+    for name, game in GAMES.items():
+        curves[name] = []
+        made = adversarial(
+            chain,
+            game,
+            steps=games,
+            validation=held.validation,
+            check_every=every,
+            callback=curves[name].append,
+            **digits.options(settings),
+        )
+        found[name] = digits.quality(made, held, 100, taught)
+    scored = {name: [r for r in records if "accuracy" in r] for name, records in curves.items()}
+    return Result(
+        STUDY.name,
+        STUDY.title,
+        summary=" ".join(filter(None, (_summary(found), held.note))),
+        numbers={"final": {n: asdict(q) for n, q in found.items()}, "validation": scored},
+        tables=[_table(found)],
+        figures=[_curves("accuracy", scored), _curves("validation", scored)],
+        settings={"generator steps": games, "steps": steps},
+    )
+
+
+def _summary(found: Mapping[str, Quality]) -> str:
+    games = {name: one for name, one in found.items() if one.variation is not None}
+    nearest = min(games, key=lambda name: games[name].variation or 0.0)
+    best = max(games, key=lambda name: games[name].accuracy)
+    return f"Nearest to the teacher's predictions: {nearest}; most accurate: {best}."
+
+
+def _table(found: Mapping[str, Quality]) -> Table:
+    columns = ("posterior", "accuracy", "nll", "total variation", "AUROC entropy", "AUROC BALD")
+    rows = [(n, q.accuracy, q.nll, q.variation, q.entropy_auroc, q.bald_auroc) for n, q in found.items()]
+    return Table("On the test digits, at the end", columns, rows, formats={"accuracy": ".4f"})
+
+
+def _curves(what: str, scored: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
+    series = [
+        plots.Series(name, np.array([r[what] for r in records]), np.array([r["step"] for r in records]))
+        for name, records in scored.items()
+    ]
+    label = "accuracy" if what == "accuracy" else "nats per row"
+    title = f"{label} of 20 generated networks on validation digits"
+    return plots.lines(what, title, series, x_label="generator steps", y_label=label)
+
+
+STUDY = Study(
+    "apd-gans",
+    "Three games for a generator of networks",
+    "Wang et al. (ICML 2018, arXiv 1806.10317) compare the three objectives in a figure.",
+    "how fast GAN, WGAN and WGAN-GP learn to emit good networks, with standardised and raw weights",
+    run,
+)

@@ -1,0 +1,134 @@
+"""Digits as the studies of distillation use them: MNIST and its splits, letters as what is no digit, the SGLD chain."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+import dubito
+from dubito import metrics
+from dubito.compare import stored_bytes
+from dubito.data import DataSet, Split, toys
+from dubito.nn import fcnn1, fcnn2, mlp
+from dubito.posteriors.base import Posterior
+from dubito.prediction import Prediction, Undefined
+from dubito.studies.base import Plan, Settings, built, gather
+
+TRAIN, VALIDATION = 50_000, 10_000  # the first and the last of MNIST's 60,000
+RATE, DECAY = 0.05, 1e-3  # of the paper's SGLD and SGD, on the mean loss
+OUTSIDE = 2_000  # rows of each side in a detection
+
+
+@dataclass(frozen=True, eq=False)
+class Digits:
+    """Training, validation and test rows, and rows that are no digits, where there are some."""
+
+    train: Split
+    validation: Split
+    test: Split
+    outside: Tensor | None
+    note: str
+
+
+def load(settings: Settings, low: float = -1.0, high: float = 1.0) -> Digits:
+    """MNIST with pixels in [low, high] and notMNIST; in a quick run the embedded digits and made-up images."""
+    if settings.quick:
+        small = dubito.data.load("digits")
+        return _divided(small, 800, 200, toys.not_digits(120).x, "Quick: 8 x 8 digits.", settings, low, high)
+    found = gather(["mnist", "notmnist"])
+    letters = found.sets["notmnist"].part("test").x if "notmnist" in found.sets else None
+    return _divided(found.sets["mnist"], TRAIN, VALIDATION, letters, found.note, settings, low, high)
+
+
+def _divided(
+    whole: DataSet,
+    train: int,
+    held: int,
+    outside: Tensor | None,
+    note: str,
+    settings: Settings,
+    low: float,
+    high: float,
+) -> Digits:
+    def scaled(x: Tensor) -> Tensor:
+        return (x * (high - low) + low).flatten(1)
+
+    x, y = whole.part("train")
+    test = whole.part("test")
+    letters = None if outside is None else scaled(outside[:: max(1, len(outside) // OUTSIDE)][:OUTSIDE])
+    return Digits(
+        Split(scaled(x[:train]), y[:train]),
+        Split(scaled(x[-held:]), y[-held:]),
+        Split(scaled(test.x), test.y),
+        letters,
+        note,
+    )
+
+
+def network(name: str, settings: Settings, dropout: float = 0.0) -> nn.Module:
+    """fcNN1 or fcNN2; in a quick run a small stand-in."""
+    if settings.quick:
+        return built(lambda: mlp([64, 12, 10], dropout=dropout), settings)
+    factory = {"fcNN1": fcnn1, "fcNN2": fcnn2}[name]
+    return built(lambda: factory(dropout=dropout), settings)
+
+
+def paper_prior(n: int) -> dubito.Normal:
+    """The paper's weight decay as a prior: precision N times it."""
+    return dubito.Normal(std=1 / math.sqrt(n * DECAY))
+
+
+def chain(name: str, digits: Digits, settings: Settings, steps: int, thin: int) -> Posterior:
+    """The paper's SGLD: epsilon = 0.05 / N, batches of 100, burn-in 500."""
+    n = len(digits.train.y)
+    sampler = dubito.SGLD(step_size=RATE / n, burn_in=min(500, steps // 4), thin=thin)
+    plan = Plan(sampler, network(name, settings), steps, batch_size=100)
+    return plan.fit(digits.train, settings, dubito.Categorical(), paper_prior(n))
+
+
+@dataclass(frozen=True)
+class Quality:
+    """One posterior on the test digits; None where a number does not exist."""
+
+    bytes: int
+    accuracy: float
+    nll: float
+    ece: float
+    variation: float | None  # total variation to the teacher
+    entropy_auroc: float | None
+    bald_auroc: float | None
+
+
+def quality(
+    posterior: Posterior, digits: Digits, draws: int, teacher: Prediction | None = None, seed: int = 0
+) -> Quality:
+    """Scores on the test rows, and how well doubt tells letters from digits."""
+    prediction = posterior.predict(digits.test.x, draws=draws, seed=seed)
+    outside = None if digits.outside is None else posterior.predict(digits.outside, draws=draws, seed=seed)
+    probs = prediction.probs.cpu()
+    return Quality(
+        stored_bytes(posterior),
+        metrics.accuracy(probs, digits.test.y),
+        metrics.nll(probs, digits.test.y),
+        metrics.ece(probs, digits.test.y),
+        None if teacher is None else metrics.total_variation(probs, teacher.probs.cpu()),
+        _auroc(prediction, outside, "entropy"),
+        _auroc(prediction, outside, "bald"),
+    )
+
+
+def _auroc(inside: Prediction, outside: Prediction | None, measure: str) -> float | None:
+    """Test digits against as many letters; None where the measure does not exist."""
+    if outside is None:
+        return None
+    try:
+        known: Tensor = getattr(inside, measure)
+        return metrics.auroc(known[:: max(1, len(known) // OUTSIDE)][:OUTSIDE], getattr(outside, measure))
+    except Undefined:
+        return None
+
+
+def options(settings: Settings) -> dict[str, Any]:
+    """What every distillation of a study is told."""
+    return {"seed": settings.seed, "device": settings.device, "progress": settings.progress}

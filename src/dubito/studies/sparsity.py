@@ -1,0 +1,185 @@
+"""What the studies of sparsity share: images with a validation part, fits of several seeds, and what they leave."""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import nn
+
+import dubito
+from dubito import compress
+from dubito.compress import figures
+from dubito.compress.curve import choose, error, losses, points
+from dubito.compress.scores import Scored
+from dubito.config import to_dict
+from dubito.data import Split
+from dubito.posteriors.base import Posterior
+from dubito.posteriors.dropout import DropoutPosterior
+from dubito.posteriors.gaussian import GaussianPosterior
+from dubito.posteriors.samples import SamplesPosterior
+from dubito.posteriors.sparse import SparsePosterior
+from dubito.priors import PriorLike
+from dubito.results import Cell, Figure, Table
+from dubito.rng import generator, isolated
+from dubito.studies.base import Settings, gather
+
+SHARES = (0.0, 0.5, 0.75, 0.9, 0.95, 0.97, 0.98, 0.9825, 0.985, 0.9875, 0.99, 0.9925, 0.995, 0.996, 0.997, 0.998)
+VALIDATION = 5000
+PRIOR: dict[str, PriorLike] = {"*bias": dubito.Point(), "*": dubito.FanIn()}  # biases have none, as in the paper
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """Training, validation and test rows, the mean training image taken off."""
+
+    train: Split
+    validation: Split
+    test: Split
+
+
+def images(name: str, settings: Settings) -> Images:
+    """A data set with validation rows taken from its training part; 8 x 8 digits where the run is quick."""
+    held = gather(["digits" if settings.quick else name])
+    found = next(iter(held.sets.values()))
+    train, test = found.part("train"), found.part("test")
+    order = torch.randperm(len(train.x), generator=generator("cpu", settings.seed, "validation"))
+    kept = len(order) - (200 if settings.quick else VALIDATION)
+    centre = train.x[order[:kept]].mean(0)
+    known, unseen = (Split(train.x[rows] - centre, train.y[rows]) for rows in (order[:kept], order[kept:]))
+    return Images(known, unseen, Split(test.x - centre, test.y))
+
+
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """A network, and how it is made sparse and, for comparison, fitted plainly."""
+
+    net: Callable[[], nn.Module]
+    sparse: dubito.SparseVD
+    plain: dubito.MAP
+    epochs: int
+    plain_epochs: int
+    seeds: int = 3
+    batch_size: int = 100
+
+    def describe(self) -> dict[str, Any]:
+        """As plain values."""
+        weights = sum(p.numel() for p in self.net().parameters())
+        methods = {"sparse": to_dict(self.sparse), "plain": to_dict(self.plain)}
+        shown = {"epochs": self.epochs, "plain epochs": self.plain_epochs, "batch size": self.batch_size}
+        return {**methods, **shown, "weights": weights, "seeds": self.seeds}
+
+
+def fitted(recipe: Recipe, data: Images, settings: Settings, sparse: bool, records: list[Any]) -> Posterior:
+    """All seeds side by side."""
+    return dubito.fit(
+        seeded(recipe.net, settings.seed),
+        data.train,
+        recipe.sparse if sparse else recipe.plain,
+        epochs=recipe.epochs if sparse else recipe.plain_epochs,
+        batch_size=recipe.batch_size,
+        members=recipe.seeds,
+        init=lambda seed: seeded(recipe.net, seed),
+        prior=PRIOR if sparse else None,
+        seed=settings.seed,
+        device=settings.device,
+        progress=settings.progress,
+        callback=records.append,
+    )
+
+
+def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """A network whose first weights depend on the seed alone."""
+    with isolated(seed, "study"):
+        return build()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One network: how sparse, errors on validation and test rows, zeros by layer, and the size of its file."""
+
+    what: str
+    ratio: float
+    validation: float
+    test: float
+    layers: tuple[float, ...]
+    smaller: float
+    faster: float
+
+
+def outcome(what: str, held: Scored, cut: float, data: Images, likelihood: dubito.Likelihood) -> Outcome:
+    """Cut, write to a file, open it again, and ask it."""
+    masked = held.masked(cut).cpu()
+    small = compress.small_network(masked)
+    with tempfile.TemporaryDirectory() as folder:
+        path = compress.save_network(small, Path(folder) / "network.safetensors")
+        size, opened = path.stat().st_size, compress.load_network(path)
+    validation, test = (error(losses(opened, likelihood, part), likelihood) for part in (data.validation, data.test))
+    dense = held.network.cpu()
+    seconds = compress.latencies([opened, dense], data.test.x)
+    layers = tuple(1 - kept / total for kept, total in compress.counts(masked).values())
+    smaller = compress.dense_bytes(dense) / size
+    return Outcome(what, compress.ratio(masked), validation, test, layers, smaller, seconds[1] / seconds[0])
+
+
+def outcomes(posterior: Posterior, data: Images, plain: bool) -> list[Outcome]:
+    """Every seed: uncut for a plain fit, or at log alpha's own threshold; and at the cut that validation chose."""
+    found = []
+    for index in range(len(posterior)):
+        one = compress.scored(member(posterior, index), "magnitude" if plain else None)
+        at = torch.finfo(torch.float32).tiny if plain else float(one.cut or 0.0)
+        pick = choose(points(one, posterior.likelihood, data.validation, SHARES))
+        first = "dense" if plain else "Sparse VD, log alpha < 3"
+        second = "magnitude, cut on validation" if plain else "Sparse VD, cut on validation"
+        for what, cut in ((first, at), (second, pick.cut)):
+            found.append(replace(outcome(what, one, cut, data, posterior.likelihood), what=f"{what}, seed {index}"))
+    return found
+
+
+def member(posterior: Posterior, index: int) -> Posterior:
+    """One seed of several by itself; a plain network is a Gaussian without width."""
+    if isinstance(posterior, GaussianPosterior):
+        return posterior.member(index)
+    if not isinstance(posterior, SamplesPosterior | DropoutPosterior):
+        raise ValueError(f"{type(posterior).__name__} has no members to take apart")
+    theta, buffers = posterior.samples.get([index])
+    if isinstance(posterior, DropoutPosterior):
+        return DropoutPosterior.of(posterior.net, posterior.likelihood, theta, buffers)
+    return GaussianPosterior(posterior.net, posterior.likelihood, theta, torch.zeros_like(theta), buffers)
+
+
+def averages(found: Sequence[Outcome]) -> dict[str, dict[str, float]]:
+    """Means over seeds by what was done."""
+    kinds = dict.fromkeys(one.what.rpartition(", seed")[0] for one in found)
+    groups = {kind: [one for one in found if one.what.startswith(f"{kind}, seed")] for kind in kinds}
+    fields = ("ratio", "validation", "test", "smaller", "faster")
+    return {kind: {f: fmean(getattr(one, f) for one in ones) for f in fields} for kind, ones in groups.items()}
+
+
+def table(found: Sequence[Outcome], title: str) -> Table:
+    """One row a network."""
+    columns = ("network", "weights / non-zero", "validation error %", "test error %", "zeros by layer %",
+               "file times smaller", "CPU times faster")  # fmt: skip
+    rows: list[tuple[Cell, ...]] = [
+        (
+            one.what,
+            one.ratio,
+            100 * one.validation,
+            100 * one.test,
+            " - ".join(f"{100 * share:.1f}" for share in one.layers),
+            one.smaller,
+            one.faster,
+        )
+        for one in found
+    ]
+    formats = dict.fromkeys((columns[1], columns[5], columns[6]), ".1f") | dict.fromkeys(columns[2:4], ".2f")
+    return Table(title, columns, rows, formats=formats)
+
+
+def pictures(posterior: SparsePosterior, records: Sequence[Any], per_epoch: int) -> list[Figure]:
+    """Of the first seed."""
+    one = posterior.member(0)
+    return figures.standard(one, GaussianPosterior.mean_network(one), records, per_epoch)

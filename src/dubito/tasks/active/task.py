@@ -1,0 +1,185 @@
+"""Active learning: fit, ask for the labels that would tell most, fit again.
+
+Every round starts from scratch and its randomness is a function of (seed, round), so that a run killed at any moment
+goes on with the same choices (bit for bit on the CPU).
+"""
+
+import hashlib
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+
+from dubito import metrics, plots
+from dubito.config import suggestion
+from dubito.posteriors.base import Posterior
+from dubito.results import Figure, Result, Table, environment
+from dubito.rng import derive, generator
+from dubito.tasks.active.acquire import Acquisition, acquire
+from dubito.tasks.active.journal import Block, Journal
+from dubito.tasks.active.oracle import Known, Oracle
+from dubito.tasks.base import Data, Labelled, Refit, named
+
+ERRORS = (0.1, 0.05)  # for which the number of labels is told
+
+
+@dataclass(frozen=True, kw_only=True)
+class Active:
+    """Choose what to label, round by round.
+
+    `run(refit, {"pool": (x, y), "test": (x, y)}, folder=...)` with refit(data, None, seed) -> posterior. Without labels
+    in the pool, `oracle=` answers, for example `Person(folder, classes)`. With a folder, the same call goes on where it
+    was stopped.
+    """
+
+    acquisition: Acquisition = "bald"
+    batch: int = 10
+    """Labels a round."""
+    rounds: int = 10
+    """Times that labels are asked for after the first."""
+    start: int = 20
+    """Labels before the first choice: as many of each class where the pool's labels are known, else at random."""
+    pool_subset: int | None = None
+    """Rows of the pool, drawn anew each round, among which to choose; all when left out."""
+    sharpness: float | None = None
+    """Choose at random in proportion to score ^ sharpness; None: the best."""
+    draws: int = 100
+    seed: int = 0
+    progress: bool = False
+
+    def __post_init__(self) -> None:
+        if self.acquisition not in get_args(Acquisition):
+            known = get_args(Acquisition)
+            raise ValueError(f"there is no acquisition {self.acquisition!r}; {suggestion(self.acquisition, known)}")
+        if min(self.batch, self.start) < 1 or self.rounds < 0:
+            raise ValueError(f"batch={self.batch}, start={self.start}, rounds={self.rounds} must be 1, 1, 0 or more")
+        if self.sharpness is not None and self.acquisition in ("random", "batch_bald"):
+            raise ValueError(f"sharpness belongs to acquisition by a score, not to {self.acquisition}; leave it out")
+
+    def run(
+        self,
+        refit: Refit,
+        data: Mapping[str, Data],
+        *,
+        folder: str | Path | None = None,
+        oracle: Oracle | None = None,
+    ) -> Result:
+        """Run, or go on; raises `Waiting` where a person has to answer first."""
+        pool = named(data, "pool")
+        test = named(data, "test") if "test" in data else None
+        if oracle is None and pool.y is None:
+            raise ValueError("nobody knows the labels of the pool; give (x, y), or oracle=Person(folder, classes)")
+        if self.start + self.rounds * self.batch > pool.size:
+            wanted = self.start + self.rounds * self.batch
+            raise ValueError(f"{wanted} labels are asked for but the pool has {pool.size} rows; ask for fewer")
+        journal = Journal.open(folder, self._settings(pool))
+        asked = oracle or Known(pool.labels)
+        posterior: Posterior | None = None
+        for number in range(self.rounds + 1):
+            block = self._block(number, journal, pool, posterior)
+            if block.labels is None:
+                block.labels = asked(block.chosen, pool.x[block.chosen], number)
+                journal.save()
+            if block.scores is None or (number < self.rounds and number + 1 == len(journal.blocks)):
+                posterior = self._fit(number, journal, pool, refit)
+            if block.scores is None and posterior is not None:
+                block.scores = self._scored(posterior, test)
+                journal.save()
+                self._tell(number, journal)
+        return self._result(journal.blocks[: self.rounds + 1], pool, test)
+
+    def _settings(self, pool: Labelled) -> dict[str, Any]:
+        """What must be the same for a run to go on; more rounds may be asked for."""
+        mine = {name: value for name, value in asdict(self).items() if name not in ("rounds", "progress")}
+        digest = hashlib.sha256(pool.x.detach().cpu().contiguous().numpy().tobytes()).hexdigest()[:16]
+        return {**mine, "pool": pool.size, "pool_digest": digest}
+
+    def _block(self, number: int, journal: Journal, pool: Labelled, posterior: Posterior | None) -> Block:
+        """The rows of a round; new ones are noted before anybody is asked about them."""
+        if number == len(journal.blocks):
+            chosen = self._best(number, journal, pool, posterior) if posterior else first(pool, self.start, self.seed)
+            journal.blocks.append(Block(chosen))
+            journal.save()
+        return journal.blocks[number]
+
+    def _best(self, number: int, journal: Journal, pool: Labelled, posterior: Posterior) -> list[int]:
+        free = torch.ones(pool.size, dtype=torch.bool)
+        free[journal.rows] = False
+        rows = free.nonzero().flatten()
+        if self.pool_subset is not None and self.pool_subset < len(rows):
+            order = torch.randperm(len(rows), generator=generator("cpu", self.seed, "subset", number))
+            rows = rows[order[: max(self.pool_subset, self.batch)]]
+        x, seed = pool.x[rows.to(pool.x.device)], derive(self.seed, "acquire", number)
+        found = acquire(posterior, x, self.batch, self.acquisition, self.draws, self.sharpness, seed)
+        return [int(rows[i]) for i in found]
+
+    def _fit(self, number: int, journal: Journal, pool: Labelled, refit: Refit) -> Posterior:
+        """A posterior from all labels up to a round, from scratch."""
+        rows = [i for block in journal.blocks[: number + 1] for i in block.chosen]
+        y = torch.tensor([label for block in journal.blocks[: number + 1] for label in block.labels or ()])
+        return refit((pool.x[rows], y.to(pool.x.device)), None, derive(self.seed, "fit", number) % (1 << 31))
+
+    def _scored(self, posterior: Posterior, test: Labelled | None) -> dict[str, float]:
+        if test is None:
+            return {}
+        return metrics.evaluate(posterior.predict(test.x, self.draws, self.seed, keep_draws=False), test.labels)
+
+    def _tell(self, number: int, journal: Journal) -> None:
+        if self.progress:
+            shown = ", ".join(f"{name} {value:.4g}" for name, value in (journal.blocks[number].scores or {}).items())
+            print(f"{len(journal.labels)} labels: {shown or 'fitted'}", file=sys.stderr, flush=True)
+
+    # -- out ---------------------------------------------------------------------------------------------------
+
+    def _result(self, blocks: Sequence[Block], pool: Labelled, test: Labelled | None) -> Result:
+        counts = [len(block.chosen) for block in blocks]
+        labels = [sum(counts[: i + 1]) for i in range(len(counts))]
+        names = list(blocks[0].scores or {})
+        curves = {name: [(block.scores or {})[name] for block in blocks] for name in names}
+        needed = (
+            {f"{e:g}": labels_needed(labels, curves["accuracy"], e) for e in ERRORS} if "accuracy" in curves else {}
+        )
+        return Result(
+            name="active",
+            title=f"Active learning by {self.acquisition}",
+            summary=f"{self.batch} labels a round by {self.acquisition}, from {self.start} to {labels[-1]} of a pool "
+            f"of {pool.size:,}" + (f"; scores on {test.size:,} other rows." if test else "."),
+            numbers={
+                "labels": labels,
+                **curves,
+                "labels needed": needed,
+                "chosen": [block.chosen for block in blocks],
+                "answers": [block.labels for block in blocks],
+            },
+            tables=[Table("Round by round", ("labels", *names), [*zip(labels, *curves.values(), strict=True)])],
+            figures=[_curve(name, self.acquisition, labels, values) for name, values in curves.items()],
+            settings=asdict(self),
+            environment=environment(),
+        )
+
+
+def first(pool: Labelled, k: int, seed: int) -> list[int]:
+    """k rows to begin with: as many of each class where labels are known, else at random."""
+    order = torch.randperm(pool.size, generator=generator("cpu", seed, "start")).tolist()
+    if pool.y is None:
+        return order[:k]
+    turns: dict[int, int] = {}
+    ranked = []
+    for place, i in enumerate(order):
+        label = int(pool.y[i])
+        turns[label] = turns.get(label, 0) + 1
+        ranked.append((turns[label], place, i))
+    return [i for _, _, i in sorted(ranked)[:k]]
+
+
+def labels_needed(labels: Sequence[int], accuracy: Sequence[float], error: float) -> int | None:
+    """The least number of labels with which the error was at most so much; None where it never was."""
+    return next((n for n, right in zip(labels, accuracy, strict=True) if 1 - right <= error), None)
+
+
+def _curve(name: str, acquisition: str, labels: Sequence[int], values: Sequence[float]) -> Figure:
+    series = [plots.Series(acquisition, values, labels)]
+    return plots.lines(name, f"{name} over labels", series, x_label="labels", y_label=name)

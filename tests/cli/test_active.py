@@ -1,0 +1,60 @@
+"""`dubito active`: labels from the data, or from a person, and the same command goes on."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dubito.results import Result
+
+RECIPE = """
+steps = 20
+[data]
+source = "pets.csv"
+[net]
+name = "mlp"
+arguments = {sizes = [2, 6, 2]}
+[method]
+name = "deep_ensemble"
+"""
+
+
+@pytest.fixture
+def recipe(pets, in_folder) -> list[str]:
+    (in_folder / "fit.toml").write_text('folder = "unused"\n' + RECIPE)
+    return ["active", "--config", "fit.toml", "--folder", "asked", "--batch", "3", "--start", "4", "-q"]
+
+
+def test_labels_from_the_data(dubito, recipe):
+    shown = dubito(*recipe, "--rounds", 2, "--test", "pets.csv").stdout
+    assert "Round by round" in shown
+    found = Result.load("asked/result/active.json").numbers
+    assert found["labels"] == [4, 7, 10] and len(found["accuracy"]) == 3
+    dubito(*recipe, "--rounds", 3, "--test", "pets.csv")
+    longer = Result.load("asked/result/active.json").numbers
+    assert longer["chosen"][:3] == found["chosen"]
+
+
+def test_a_person_answers(dubito, refused, recipe, in_folder):
+    x = np.random.default_rng(0).random((20, 4, 4)).astype(np.float32)
+    np.savez(in_folder / "pool.npz", x=x)
+    text = (in_folder / "fit.toml").read_text().replace("pets.csv", "pool.npz").replace("[2, 6, 2]", "[16, 2]")
+    (in_folder / "fit.toml").write_text(text)
+    assert "no labels to ask for" in refused(*recipe)
+    said = dubito(*recipe, "--person", "--rounds", 0).stdout
+    assert "4 of 4 labels are missing" in said
+    table = Path("asked/to-label-000.csv")
+    with table.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert all((Path("asked") / row["image"]).exists() for row in rows)
+    with table.open("w", newline="") as file:
+        csv.writer(file).writerows([["row", "label"], *([row["row"], i % 2] for i, row in enumerate(rows))])
+    dubito(*recipe, "--person", "--rounds", 0)
+    assert json.loads(Path("asked/active.json").read_text())["blocks"][0]["labels"] == [0, 1, 0, 1]
+
+
+def test_validation_is_refused_in_one_line(refused, recipe, in_folder):
+    (in_folder / "fit.toml").write_text('folder = "unused"\nvalidation = 0.1\n' + RECIPE)
+    assert "every label counts" in refused(*recipe)

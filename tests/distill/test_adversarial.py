@@ -1,0 +1,117 @@
+"""Adversarial distillation from a posterior to a posterior; how well it matches is the study `apd-target`."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+import dubito
+from dubito.distill import Adversarial, Optimiser, adversarial, bank
+from dubito.posteriors.generator import GeneratorPosterior
+
+SMALL = Adversarial(noise=4, widths=(16, 16), batch_size=32, optimiser=Optimiser("adam", 2e-3, 0.5, 0.9))
+QUIET = {"progress": False, "device": "cpu"}
+
+
+def weights(posterior: GeneratorPosterior) -> torch.Tensor:
+    return torch.cat([p.flatten() for _, p in sorted(posterior.parameters.items())])
+
+
+def test_a_generator_finds_both_modes(known):
+    found = adversarial(known.posterior, SMALL, steps=250, **QUIET)
+    theta = found.thetas(2000)
+    distance = torch.stack([((theta - m) / s).square().sum(1) for m, s in zip(known.mean, known.std, strict=True)])
+    share = float((distance[0] < distance[1]).float().mean())
+    assert 0.1 < share < 0.6  # 0.3 in truth
+    # the squared distance of a draw to its own mode is 10 on average, to a single Gaussian's centre about 40
+    assert float(distance.amin(0).median()) < 25
+
+
+def test_it_is_a_posterior(classifier, tmp_path):
+    teacher, x, _ = classifier
+    found = adversarial(teacher, SMALL, steps=20, **QUIET)
+    prediction = found.predict(x, draws=30)
+    assert prediction.bald.shape == (60,) and torch.equal(prediction.probs, found.predict(x, draws=30).probs)
+    torch.testing.assert_close(found.predict(x, draws=6, batch_size=7).draws, prediction.draws[:6])
+    assert {n: tuple(v.shape) for n, v in found.sample(5).items()} == {
+        n: (5, *p.shape) for n, p in teacher.net.module.named_parameters()
+    }
+    found.save(tmp_path / "g")
+    again = dubito.load(tmp_path / "g", teacher.net.module, device="cpu")
+    assert isinstance(again, GeneratorPosterior) and torch.equal(again.thetas(9, seed=2), found.thetas(9, seed=2))
+    assert again.about["distiller"]["noise"] == 4 and again.about["teacher"]["method"]["name"] == "SGLD"
+    assert "a generator of" in repr(again) and again.to("cpu").size == found.size
+    for call in (found.diagnose, found.mean_network):
+        with pytest.raises(dubito.Undefined):
+            call()
+    with pytest.raises(ValueError, match="belongs to another network"):
+        dubito.load(tmp_path / "g", nn.Linear(3, 2), device="cpu")
+
+
+def test_a_generator_can_teach_a_mixture(classifier):
+    found = adversarial(classifier[0], SMALL, steps=5, **QUIET)
+    mean, std = found.moments()
+    fitted = dubito.distill.mixture(found, **QUIET)
+    assert ((fitted.mean[0] - mean) / std).abs().max() < 0.2
+
+
+def test_progress_is_told(classifier, tmp_path):
+    teacher, x, y = classifier
+    adversarial(teacher, SMALL, steps=20, validation=(x, y), check_every=10, folder=tmp_path / "a", **QUIET)
+    records = [json.loads(line) for line in (tmp_path / "a" / "history.jsonl").read_text().splitlines()]
+    assert {"estimate", "penalty", "generator"} <= set(records[0])
+    scored = [r for r in records if "accuracy" in r]
+    assert [r["step"] for r in scored] == [10, 20] and all(0 <= r["accuracy"] <= 1 for r in scored)
+    assert all(r["validation"] > 0 for r in scored)
+
+
+@pytest.mark.parametrize("rank", [None, 1])
+def test_a_run_that_was_stopped_continues_to_the_same_bits(classifier, tmp_path, rank):
+    class Stop(Exception):
+        pass
+
+    def brake(record):
+        if record["step"] >= 12:
+            raise Stop
+
+    settings = Adversarial(noise=4, widths=(8,), batch_size=16, rank=rank)
+    whole = adversarial(classifier[0], settings, steps=20, folder=tmp_path / "whole", **QUIET)
+    with pytest.raises(Stop):
+        adversarial(
+            classifier[0], settings, steps=20, folder=tmp_path / "parts", checkpoint_every=5, callback=brake, **QUIET
+        )
+    parts = adversarial(classifier[0], settings, steps=20, folder=tmp_path / "parts", checkpoint_every=5, **QUIET)
+    assert torch.equal(weights(parts), weights(whole))
+    again = adversarial(classifier[0], settings, steps=20, folder=tmp_path / "parts", **QUIET)
+    assert torch.equal(weights(again), weights(whole))
+    longer = adversarial(classifier[0], settings, steps=25, folder=tmp_path / "parts", **QUIET)
+    assert not torch.equal(weights(longer), weights(whole))
+    with pytest.raises(ValueError, match="holds another run"):
+        adversarial(classifier[0], SMALL, steps=25, folder=tmp_path / "parts", **QUIET)
+
+
+def test_a_chain_on_disk_is_read_by_row_and_gives_the_same(classifier, tmp_path, monkeypatch):
+    classifier[0].save(tmp_path / "chain")
+    chain = dubito.load(tmp_path / "chain", classifier[0].net.module, device="cpu")
+    resident = adversarial(classifier[0], SMALL, steps=3, **QUIET)
+    monkeypatch.setattr(bank, "CPU_BYTES", 0)
+    torch.testing.assert_close(weights(adversarial(chain, SMALL, steps=3, **QUIET)), weights(resident))
+
+
+def test_raw_weights_start_where_the_generator_does(known):
+    raw = adversarial(known.posterior, Adversarial(noise=4, widths=(8,), standardise=False), steps=1, **QUIET)
+    scaled = adversarial(known.posterior, Adversarial(noise=4, widths=(8,)), steps=1, **QUIET)
+    mean, std = known.posterior.moments()
+    torch.testing.assert_close(scaled.thetas(500).mean(0) - mean, std * raw.thetas(500).mean(0), rtol=0, atol=0.1)
+
+
+def test_the_global_generator_is_left_alone(classifier):
+    before = torch.get_rng_state()
+    adversarial(classifier[0], SMALL, steps=2, **QUIET)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_nothing_to_do_is_an_error(classifier):
+    with pytest.raises(ValueError, match="nothing to do in 0 steps"):
+        adversarial(classifier[0], SMALL, steps=0, **QUIET)

@@ -1,0 +1,64 @@
+"""Gates: open they change nothing, folded they are gone, and sparse ones take their units along."""
+
+import pytest
+import torch
+from torch import nn
+
+import dubito
+from dubito import compress
+
+G = torch.Generator().manual_seed(0)
+X = torch.randn(200, 5, generator=G)
+IMAGES = torch.randn(4, 2, 6, 6, generator=G)
+
+
+def dense() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 30), nn.Tanh(), nn.Linear(30, 1))
+
+
+def convolved() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Conv2d(4, 3, 3, bias=False), nn.Flatten(), nn.Linear(12, 2))
+
+
+@pytest.mark.parametrize(("build", "x"), [(dense, X), (dense, X.view(20, 10, 5)), (convolved, IMAGES)])
+def test_open_gates_change_nothing_and_fold_away(build, x):
+    net = build()
+    made = dubito.nn.gated(net)
+    gates = [m for m in made.modules() if isinstance(m, dubito.nn.Gate)]
+    assert len(gates) == len([p for p in net.parameters() if p.ndim > 1]) - 1
+    torch.testing.assert_close(made(x), net(x))
+    with torch.no_grad():
+        for gate in gates:
+            gate.weight.normal_()
+            gate.weight[0] = 0.0
+    plain = dubito.nn.folded(made)
+    assert [type(m) for m in plain.modules()] == [type(m) for m in net.modules()]
+    torch.testing.assert_close(plain(x), made(x), rtol=1e-4, atol=1e-5)
+    assert not plain[0].weight[0].any()
+
+
+def test_a_single_layer_has_nothing_to_gate():
+    with pytest.raises(ValueError, match="nothing to gate"):
+        dubito.nn.gated(nn.Sequential(nn.Linear(3, 2)))
+
+
+def test_units_that_are_not_needed_go_and_the_file_is_smaller(tmp_path):
+    y = torch.tanh(X[:, 0])
+    units = {dubito.nn.Gate: dubito.Normal(), "*": dubito.Point()}
+    posterior = dubito.fit(
+        dubito.nn.gated(dense()), (X, y), dubito.SparseVD(learning_rate=0.03, schedule="linear", init_std=0.1),
+        prior=units, likelihood=dubito.Gaussian(0.3), steps=400, device="cpu", progress=False,
+    )  # fmt: skip
+    assert list(posterior.sparsity()) == ["0.1.weight"]
+    rows = {row.name: (row.role, row.estimator) for row in dubito.plan(
+        dubito.nn.gated(dense()), "sparse_vd", prior=units, example=X[:1]).rows}  # fmt: skip
+    assert rows["0.1.weight"] == ("random", "local") and rows["0.0.weight"][0] == "point"
+    left = round(30 * (1 - posterior.sparsity()["0.1.weight"]))
+    assert 1 <= left < 30
+    made = compress.write(posterior, tmp_path / "units.safetensors", (X, y), cut=-posterior.threshold)
+    assert made.units == (left, 1) and made.smaller > 1
+    network = dubito.load_network(made.path)
+    torch.testing.assert_close(network(X), posterior.mean_network()(X), rtol=1e-4, atol=1e-5)
+    assert (network(X)[:, 0] - y).square().mean().sqrt().item() < 0.3

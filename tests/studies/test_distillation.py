@@ -1,0 +1,89 @@
+"""Quick runs of the studies of distillation: every line runs, and what must hold at any size holds."""
+
+import math
+
+import pytest
+import torch
+
+from dubito import studies
+from dubito.studies import apd_target, digits
+from dubito.studies.base import Settings
+from dubito.studies.bdk_toy import kl
+
+
+def quick(name, tmp_path):
+    return studies.run(name, quick=True, device="cpu", folder=tmp_path, progress=False)
+
+
+def test_apd_target(tmp_path):
+    found = quick("apd-target", tmp_path).numbers
+    assert set(found) == {
+        "fresh draws", "one Gaussian", "two Gaussians", "WGAN-GP", "WGAN-GP, as published", "WGAN", "GAN"
+    }  # fmt: skip
+    assert found["two Gaussians"]["energy"] < found["one Gaussian"]["energy"]
+
+
+def test_the_target_is_what_it_says_and_lost_modes_are_told():
+    truth = apd_target.Truth.of(0)
+    theta, fresh = truth.draw(20_000, "a"), truth.draw(50_000, "b")
+    found = apd_target.errors(truth, theta, fresh)
+    assert found.within and abs(found.energy) < 0.01
+    (share, mean, _), _ = truth.moments(fresh)
+    assert share == pytest.approx(0.3, abs=0.01) and ((mean - truth.mean[0]) / truth.std[0]).abs().max() < 0.05
+    lost = apd_target.errors(truth, truth.mean[1] + 0.01 * torch.randn(500, 10), fresh)
+    assert not lost.within and math.isnan(lost.mean)
+
+
+def test_energy_distance_by_hand():
+    x, y = torch.tensor([[0.0], [2.0]]), torch.tensor([[1.0], [3.0]])
+    assert apd_target.energy(x, y) == pytest.approx(2 * (1 + 3 + 1 + 1) / 4 - 2 - 2)
+
+
+@pytest.mark.parametrize("name", ["apd-accuracy", "apd-gans", "apd-online", "bdk-mnist"])
+def test_digits(name, tmp_path):
+    result = quick(name, tmp_path)
+    assert result.tables and "Quick" in result.summary
+    if name == "apd-accuracy":
+        assert set(result.numbers["fcNN1"][0]) == {"SGD", "MC dropout", "SGLD", "APD"}
+        assert result.numbers["fcNN1"][0]["SGD"]["bald_auroc"] is None
+    if name == "apd-gans":
+        assert [r["step"] for r in result.numbers["validation"]["WGAN"]] == list(range(1, 9))
+    if name == "apd-online":
+        held = {row: one["held"] for row, one in result.numbers.items()}
+        assert held["online"] < held["offline, ten times as many samples"]
+    if name == "bdk-mnist":
+        assert result.numbers["distilled"]["bald_auroc"] is None
+        assert result.numbers["Dirichlet student"]["bald_auroc"] is not None
+
+
+def test_apd_storage(tmp_path):
+    result = quick("apd-storage", tmp_path)
+    assert set(result.numbers) == {"chain", "single network", "samples", "mixtures", "generators"}
+    weights = result.numbers["single network"]["SGD"]["bytes"] // 4
+    assert result.numbers["samples"]["2 samples"]["bytes"] == 8 * weights
+    assert result.numbers["mixtures"]["1 Gaussian"]["bytes"] == 4 * (2 * weights + 1)
+    assert "Least total variation" in result.summary and len(result.figures) == 4
+
+
+def test_apd_toy(tmp_path):
+    rows = quick("apd-toy", tmp_path).numbers["rows"]
+    assert list(rows) == ["SGLD", "APD", "BDK", "Dirichlet student", "MC dropout"]
+    assert rows["BDK"][3:5] == [None, None] and rows["Dirichlet student"][3] is not None
+
+
+@pytest.mark.parametrize("name", ["bdk-toy", "bdk-boston"])
+def test_bdk(name, tmp_path):
+    result = quick(name, tmp_path)
+    assert result.tables[0].rows[0][1] is not None
+
+
+def test_kl_by_hand():
+    p, q = torch.tensor([[0.5, 0.5], [1.0, 0.0]]), torch.tensor([[0.25, 0.75], [0.5, 0.5]])
+    expected = (0.5 * math.log(2) + 0.5 * math.log(0.5 / 0.75) + math.log(2)) / 2
+    assert kl(p, q) == pytest.approx(expected)
+
+
+def test_validation_rows_are_no_training_rows():
+    held = digits.load(Settings(quick=True))
+    assert not (held.train.x.unsqueeze(1) == held.validation.x).all(-1).any()
+    assert float(held.train.x.min()) == -1 and float(held.train.x.max()) == 1

@@ -1,0 +1,86 @@
+"""Quick runs of the studies of dropout and sparsity: every line runs, and what must hold at any size holds."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from dubito import studies
+from dubito.studies import alpha_uci, sparsity
+from dubito.studies.base import Settings
+from dubito.studies.sparsevd_random_labels import shuffled
+from dubito.studies.sparsevd_recurrent import sequences
+
+QUICK = Settings(quick=True, device="cpu", progress=False)
+
+
+def quick(name, folder):
+    return studies.run(name, quick=True, device="cpu", folder=folder, progress=False)
+
+
+@pytest.mark.parametrize("name", ["sparsevd-lenet-300-100", "sparsevd-lenet-5"])
+def test_lenets(name, tmp_path):
+    result = quick(name, tmp_path)
+    networks = result.numbers["networks"]
+    assert len(networks) == 8 and all(one["ratio"] >= 1 for one in networks)
+    dense = [one for one in networks if one["what"].startswith("dense")]
+    assert all(one["ratio"] == 1 and one["smaller"] == pytest.approx(1, abs=0.2) for one in dense)
+    published = {row[0]: row[1] for row in result.tables[0].rows}
+    assert published["Sparse VD: weights / non-zero"] == (68 if "300" in name else 280)
+    assert [figure.name for figure in result.figures][:3] == ["log-alpha", "sparsity", "matrix"]
+    assert ("filters" in [figure.name for figure in result.figures]) == (name == "sparsevd-lenet-5")
+    zeros = result.figures[1].panels[0].data["series"][0]["y"]
+    assert all(0 <= share <= 1 for share in zeros) and len(zeros) > 2
+
+
+def test_validation_images_are_no_training_images():
+    data = sparsity.images("mnist", QUICK)
+    trained = {tuple(row) for row in data.train.x.flatten(1).tolist()}
+    assert not any(tuple(row) in trained for row in data.validation.x.flatten(1).tolist())
+    assert len(data.validation.x) == 200 and float(data.train.x.mean(0).abs().max()) < 1e-5
+
+
+def test_random_labels(tmp_path):
+    result = quick("sparsevd-random-labels", tmp_path)
+    assert set(result.numbers["digits"]) == {"binary dropout", "Sparse VD"}
+    assert result.numbers["digits"]["Sparse VD"][2] > 50
+    data = sparsity.images("mnist", QUICK)
+    drawn = shuffled(data, 0)
+    assert float((drawn.train.y == data.train.y).float().mean()) < 0.2
+    assert torch.equal(drawn.train.y, shuffled(data, 0).train.y)
+
+
+def test_alpha_uci(tmp_path):
+    result = quick("alpha-uci", tmp_path)
+    scores = result.numbers["scores"]["toy"]
+    assert set(scores) == {"0", "0.5", "1", "HMC"} and all(len(values) == 2 for values in scores.values())
+    gap = np.array(scores["1"]) - np.array(scores["0"])
+    row = next(row for row in result.tables[1].rows if row[1] == "alpha 1 - alpha 0")
+    assert row[2] == pytest.approx(gap[:, 0].mean())
+    assert row[3] == pytest.approx(abs(gap[0, 0] - gap[1, 0]) / 2)
+    assert set(alpha_uci.PUBLISHED) == set(alpha_uci.NAMES)
+
+
+def test_alpha_mnist(tmp_path):
+    result = quick("alpha-mnist", tmp_path)
+    assert [row[:2] for row in result.numbers["rows"]] == [[n, a] for n in ("2 x 100", "CNN") for a in (0.0, 0.5, 1.0)]
+    labels = [row[0] for row in result.numbers["costs"]]
+    assert labels[0] == "MC dropout" and "Gaussian, alpha 1, K = 3" in labels
+    assert all(math.isfinite(row[3]) for row in result.numbers["rows"])
+
+
+def test_recurrent(tmp_path):
+    result = quick("sparsevd-recurrent", tmp_path)
+    assert [row[0] for row in result.numbers["rows"]] == ["dense", "Sparse VD"]
+    labels = [series["label"] for series in result.figures[0].panels[0].data["series"]]
+    assert labels == ["cell.weight_ih_l0", "cell.weight_hh_l0", "head.weight"]
+    x, y = sequences(50, seed=3)
+    assert bool((x[:, :, 1].sum(1) == 2).all()) and torch.equal(y, ((x[:, :, 0] * x[:, :, 1]).sum(1) > 1).long())
+
+
+def test_vgg(tmp_path):
+    result = quick("sparsevd-vgg", tmp_path)
+    assert [row[1] for row in result.numbers["rows"]] == [
+        "dense", "Sparse VD, log alpha < 3", "Sparse VD, cut on validation",
+    ]  # fmt: skip

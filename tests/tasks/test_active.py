@@ -1,0 +1,280 @@
+"""Choices by hand and by brute force, runs that go on after a kill, and a person's labels, of which none is lost."""
+
+import csv
+import itertools
+import json
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import dubito
+from dubito.results import Result
+from dubito.tasks import Active, Person, Waiting
+from dubito.tasks.active import batch_bald, labels_needed, stochastic_top
+from dubito.tasks.active.acquire import Joint, acquire, top
+from dubito.tasks.active.task import first
+from dubito.tasks.base import Labelled
+
+
+class Drawn:
+    """As much of a prediction as a batch is chosen by."""
+
+    def __init__(self, draws: torch.Tensor) -> None:
+        self.draws, self.n_draws = draws, len(draws)
+
+
+def drawn(s: int = 5, n: int = 6, c: int = 3) -> torch.Tensor:
+    return torch.randn(s, n, c, generator=torch.Generator().manual_seed(3)).double().mul(2).softmax(-1)
+
+
+def information(draws: torch.Tensor, batch: tuple[int, ...]) -> float:
+    """I[y_batch; theta] over every configuration of labels."""
+    classes, joint, given = draws.shape[-1], 0.0, 0.0
+    for labels in itertools.product(range(classes), repeat=len(batch)):
+        each = torch.stack([draws[:, i, y] for i, y in zip(batch, labels, strict=True)]).prod(0)
+        p = float(each.mean())
+        joint -= p * math.log(p)
+        given -= float((each * each.log()).mean())
+    return joint - given
+
+
+def test_batch_bald_equals_brute_force_on_a_tiny_pool():
+    draws = drawn()
+    found = batch_bald(Drawn(draws), 3, seed=0)
+    chosen: tuple[int, ...] = ()
+    for step in range(3):
+        rest = [i for i in range(6) if i not in chosen]
+        best = max(rest, key=lambda i: information(draws, (*chosen, i)))
+        chosen = (*chosen, best)
+        assert found.information[step] == pytest.approx(information(draws, chosen), abs=1e-9)
+    assert tuple(found.rows) == chosen
+
+
+def test_batch_bald_of_one_is_bald():
+    draws = drawn(n=20)
+    mean = draws.mean(0)
+    bald = torch.special.entr(mean).sum(-1) - torch.special.entr(draws).sum(-1).mean(0)
+    found = batch_bald(Drawn(draws), 1, seed=0)
+    assert found.rows == [int(bald.argmax())] and found.information[0] == pytest.approx(float(bald.max()))
+
+
+def test_sampled_configurations_come_close_to_all_of_them():
+    draws = drawn(n=9)
+    exact, sampled = Joint(draws, 0, limit=10**6), Joint(draws, 0, limit=4000)
+    for index in range(8):  # 3 ** 8 = 6,561 configurations
+        exact.add(index)
+        sampled.add(index)
+    assert len(exact.given) == 6561 and len(sampled.given) == 4000
+    torch.testing.assert_close(sampled.entropies(), exact.entropies(), atol=0.1, rtol=0)
+
+
+def test_a_duplicate_is_worth_less_to_a_batch_than_to_bald():
+    draws = drawn(n=3)
+    draws[:, 1] = draws[:, 0]
+    found = batch_bald(Drawn(draws), 3, seed=0)
+    assert found.information[1] - found.information[0] < found.information[0]
+    assert set(found.rows[:2]) != {0, 1}
+
+
+def test_scores_choose_by_hand(shifted):
+    posterior = shifted(-4.0, 4.0)
+    x = torch.tensor([[0.0, 9.0], [0.0, 0.0], [9.0, 0.0], [0.5, 0.0]])  # the second is where the draws disagree most
+    for name in ("entropy", "bald", "mean_std", "batch_bald"):
+        assert acquire(posterior, x, 1, name, 2, None, 0) == [1], name
+    assert acquire(posterior, x, 2, "variation_ratio", 2, None, 0) == [1, 3]
+    assert sorted(acquire(posterior, x, 4, "random", 2, None, 0)) == [0, 1, 2, 3]
+
+
+def test_equal_scores_are_taken_in_an_order_of_the_seed():
+    scores = torch.tensor([1.0, 0.0, 0.0, 0.0, 2.0])
+    orders = {tuple(top(scores, 5, seed)) for seed in range(20)}
+    assert len(orders) > 1 and {order[:2] for order in orders} == {(4, 0)}
+
+
+def test_stochastic_top_is_in_proportion_to_the_score():
+    scores = torch.tensor([1.0, 2.0, 4.0])
+    counts = torch.zeros(3)
+    for seed in range(3000):
+        counts[stochastic_top(scores, 1, 1.0, seed)] += 1
+    torch.testing.assert_close(counts / 3000, scores / 7, atol=0.03, rtol=0)
+    sharp = [stochastic_top(scores, 1, 50.0, seed)[0] for seed in range(50)]
+    assert sharp == [2] * 50
+    assert sorted(stochastic_top(scores, 3, 1.0, 0)) == [0, 1, 2]
+
+
+def test_the_start_is_balanced_where_labels_are_known():
+    y = torch.tensor([0] * 50 + [1] * 5 + [2] * 2)
+    pool = Labelled(torch.zeros(57, 2), y)
+    assert torch.bincount(y[first(pool, 6, 0)]).tolist() == [2, 2, 2]
+    assert torch.bincount(y[first(pool, 9, 0)]).tolist() in ([4, 3, 2], [3, 4, 2])
+    assert len(set(first(Labelled(pool.x, None), 6, 0))) == 6
+
+
+def test_labels_needed():
+    assert labels_needed([10, 20, 30], [0.5, 0.9, 0.96], 0.1) == 20
+    assert labels_needed([10, 20, 30], [0.5, 0.9, 0.96], 0.05) == 30
+    assert labels_needed([10], [0.5], 0.1) is None
+
+
+# -- runs --------------------------------------------------------------------------------------------------------
+
+
+def rows(n: int = 60) -> tuple[torch.Tensor, torch.Tensor]:
+    x = torch.randn(n, 4, generator=torch.Generator().manual_seed(0))
+    return x, (x[:, 0] > 0).long() + (x[:, 1] > 0.5).long()
+
+
+def refit(data, previous, seed) -> dubito.Posterior:
+    assert previous is None
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        net = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.ReLU(), torch.nn.Linear(6, 3))
+    return dubito.fit(net, data, "deep_ensemble", members=2, steps=8, seed=seed, device="cpu", progress=False)
+
+
+def counting(stop_after: int) -> tuple[Callable[..., dubito.Posterior], list[int]]:
+    """A refit that is killed after some calls."""
+    seen: list[int] = []
+
+    def killed(data, previous, seed) -> dubito.Posterior:
+        if len(seen) == stop_after:
+            raise KeyboardInterrupt
+        seen.append(len(data[1]))
+        return refit(data, previous, seed)
+
+    return killed, seen
+
+
+TASK = Active(acquisition="bald", batch=4, rounds=3, start=6, pool_subset=20, draws=2)
+DATA = {"pool": rows(), "test": rows(30)}
+
+
+def test_a_run_labels_what_it_chose_and_measures():
+    result = TASK.run(refit, DATA)
+    found = result.numbers
+    assert found["labels"] == [6, 10, 14, 18] and len(found["accuracy"]) == 4
+    chosen = [i for block in found["chosen"] for i in block]
+    assert len(set(chosen)) == 18
+    assert [y for block in found["answers"] for y in block] == rows()[1][chosen].tolist()
+    assert set(found["labels needed"]) == {"0.1", "0.05"}
+
+
+@pytest.mark.parametrize("acquisition", ["batch_bald", "random"])
+@pytest.mark.parametrize("stop_after", [0, 1, 3])
+def test_a_killed_run_goes_on_with_the_same_choices(tmp_path, acquisition, stop_after):
+    task = Active(acquisition=acquisition, batch=3, rounds=3, start=6, draws=2, pool_subset=15)
+    whole = task.run(refit, DATA).numbers
+    killed, _ = counting(stop_after)
+    with pytest.raises(KeyboardInterrupt):
+        task.run(killed, DATA, folder=tmp_path)
+    again, seen = counting(99)
+    assert task.run(again, DATA, folder=tmp_path).numbers == whole
+    assert len(seen) <= 4 - stop_after + 1
+    finished, none = counting(0)
+    assert task.run(finished, DATA, folder=tmp_path).numbers == whole and none == []
+
+
+def test_more_rounds_extend_a_run_and_other_settings_are_refused(tmp_path):
+    from dataclasses import replace
+
+    short = TASK.run(refit, DATA, folder=tmp_path).numbers
+    longer = replace(TASK, rounds=4).run(refit, DATA, folder=tmp_path).numbers
+    assert longer["chosen"][:4] == short["chosen"] and len(longer["chosen"]) == 5
+    assert longer == replace(TASK, rounds=4).run(refit, DATA).numbers
+    with pytest.raises(ValueError, match="batch: 5 here, 4 there"):
+        replace(TASK, batch=5).run(refit, DATA, folder=tmp_path)
+    (tmp_path / "active.json").write_text("{")
+    with pytest.raises(ValueError, match="damaged"):
+        TASK.run(refit, DATA, folder=tmp_path)
+
+
+def fill(table, labels: dict[int, object]) -> None:
+    """A person writes some labels."""
+    with table.open(newline="") as file:
+        records = list(csv.DictReader(file))
+    for record in records:
+        record["label"] = labels.get(int(record["row"]), record["label"])
+    with table.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(records[0]))
+        writer.writeheader()
+        writer.writerows(records)
+
+
+def test_a_person_labels_images_and_nothing_is_lost(tmp_path):
+    from PIL import Image
+
+    x = torch.rand(20, 1, 6, 6, generator=torch.Generator().manual_seed(0))
+    y = (x.mean((1, 2, 3)) > 0.5).long()
+    task = Active(acquisition="random", batch=2, rounds=1, start=4)
+
+    def fitted(data, previous, seed):
+        net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(36, 2))
+        return dubito.fit(net, data, "map", steps=3, seed=seed, device="cpu", progress=False)
+
+    def go() -> Result:
+        return task.run(fitted, {"pool": x}, folder=tmp_path, oracle=Person(tmp_path, ["dark", "bright"]))
+
+    with pytest.raises(Waiting, match="4 of 4 labels are missing"):
+        go()
+    table = tmp_path / "to-label-000.csv"
+    with table.open(newline="") as file:
+        asked = {int(record["row"]): record["image"] for record in csv.DictReader(file)}
+    for image in asked.values():
+        with Image.open(tmp_path / image) as opened:
+            assert opened.size[0] >= 140
+    some = dict(list({i: int(y[i]) for i in asked}.items())[:2])
+    fill(table, some)
+    before = table.read_bytes()
+    with pytest.raises(Waiting, match="2 of 4 labels are missing"):
+        go()
+    assert table.read_bytes() == before  # what was written stays
+    fill(table, {i: ["dark", "bright"][int(y[i])] for i in asked})
+    with pytest.raises(Waiting, match="to-label-001"):
+        go()
+    assert json.loads((tmp_path / "active.json").read_text())["blocks"][0]["labels"] == [int(y[i]) for i in asked]
+    table.unlink()  # labels once read are kept in the journal
+    second = tmp_path / "to-label-001.csv"
+    with second.open(newline="") as file:
+        rest = [int(record["row"]) for record in csv.DictReader(file)]
+    fill(second, {rest[0]: "grey"})
+    with pytest.raises(ValueError, match=r"line 2 of .* has the label 'grey'; write one of dark, bright"):
+        go()
+    fill(second, {i: int(y[i]) for i in rest})
+    answers = go().numbers["answers"]
+    assert answers == [[int(y[i]) for i in asked], [int(y[i]) for i in rest]]
+
+
+def test_rows_that_are_no_images_are_written_as_numbers(tmp_path):
+    with pytest.raises(Waiting, match="0 to 2"):
+        Person(tmp_path, 3)([5, 7], torch.tensor([[1.5, 2.0, 3.0], [4.0, 5.0, 6.0]]), 0)
+    lines = (tmp_path / "to-label-000.csv").read_text().splitlines()
+    assert lines == ["row,label,x0,x1,x2", "5,,1.5,2,3", "7,,4,5,6"]
+    (tmp_path / "to-label-000.csv").write_text("row,label\n9,1\n")
+    with pytest.raises(ValueError, match="row '9', which was not asked for"):
+        Person(tmp_path, 3)([5, 7], torch.zeros(2, 3), 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "data", "says"),
+    [
+        ({"acquisition": "balt"}, DATA, "did you mean 'bald'"),
+        ({"batch": 0}, DATA, "batch=0"),
+        ({"acquisition": "random", "sharpness": 1.0}, DATA, "leave it out"),
+        ({}, {"pool": rows()[0]}, "nobody knows the labels"),
+        ({"rounds": 100}, DATA, "the pool has 60 rows"),
+    ],
+)
+def test_bad_arguments_are_one_sentence(settings, data, says):
+    with pytest.raises(ValueError, match=says):
+        Active(**settings).run(refit, data)
+
+
+def test_one_network_cannot_disagree_with_itself():
+    def single(data, previous, seed):
+        return dubito.fit(torch.nn.Linear(4, 3), data, "map", steps=2, seed=seed, device="cpu", progress=False)
+
+    for name in ("bald", "mean_std", "batch_bald"):
+        with pytest.raises(dubito.Undefined, match="several networks"):
+            Active(acquisition=name, rounds=1).run(single, DATA)
