@@ -26,7 +26,11 @@ Take = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class Online:
-    """A method that learns on: `runs` members on data of their own, `updates` steps of `batch_size` rows at a time."""
+    """A method that learns on: `runs` members on data of their own, `updates` steps of `batch_size` rows at a time.
+
+    n_data: how many data the prior is weighed against, as many as there are where it is left out. A larger number
+    counts early data more than once, as replay buffers of a fixed size do.
+    """
 
     def __init__(
         self,
@@ -40,6 +44,7 @@ class Online:
         updates: int = 64,
         batch_size: int = 64,
         draws: int = 2,
+        n_data: int | None = None,
         seed: int = 0,
         device: str | torch.device = "auto",
     ) -> None:
@@ -51,7 +56,7 @@ class Online:
         prepared = method.prepare(Net(net, fixed_names(assigned)).to(where), example.to(where))
         method.check(prepared, assigned, likelihood)
         self.method, self.runs, self.updates, self.batch_size, self.draws = method, runs, updates, batch_size, draws
-        self.seed, self.device = seed, where
+        self.seed, self.device, self.n_data = seed, where, n_data
         self.target = Target(prepared, likelihood, assigned, n_data=1)
         start = self.target.start(starting_points(prepared, runs, seed, None))
         self.state = method.init(start, self.target, self._tick(0))
@@ -61,7 +66,7 @@ class Online:
 
         `take` gives the rows at some indices, (S, B) -> (S, B, ...) and (S, B).
         """
-        self.target.n_data = n
+        self.target.n_data = self.n_data or n
         source = generator(self.device, self.seed, "rows", moment)
         size = (self.updates, self.runs, self.batch_size)
         index = torch.randint(n, size, generator=source, device=self.device)
@@ -95,6 +100,7 @@ class Online:
             "updates": self.updates,
             "batch_size": self.batch_size,
             "draws": self.draws,
+            "n_data": self.n_data,
             "seed": self.seed,
         }
 

@@ -151,3 +151,11 @@ def test_wrong_input_is_one_sentence():
         online(dubito.MAP(schedule="cosine"))
     with pytest.raises(ValueError, match="HMC needs all rows at hand"):
         online(dubito.HMC())
+
+
+def test_the_prior_is_weighed_against_as_many_data_as_there_are_or_as_told():
+    take = lambda index: (torch.zeros(*index.shape, 5), torch.zeros(index.shape))  # noqa: E731
+    counted, fixed = online(), online(n_data=64)
+    for learner in (counted, fixed):
+        learner.learn(7, take, 0)
+    assert counted.target.n_data == 7 and fixed.target.n_data == 64

@@ -67,8 +67,9 @@ def problems(settings: Settings) -> dict[str, Problem]:
     """Made rows: speed does not depend on what they show."""
     width = 8 if settings.quick else None
     source = torch.Generator().manual_seed(settings.seed)
-    x, pixels = torch.rand(1000, 1, generator=source), torch.rand(1280, 784, generator=source)
-    labels = torch.randint(10, (1280,), generator=source)
+    rows = 1280 if settings.quick else 12_800
+    x, pixels = torch.rand(1000, 1, generator=source), torch.rand(rows, 784, generator=source)
+    labels = torch.randint(10, (rows,), generator=source)
     small, large = (
         built(lambda s=sizes: mlp(s), settings)  # type: ignore[misc]
         for sizes in ([1, *2 * [width or 400], 1], [784, *2 * [width or 800], 10])
@@ -81,14 +82,15 @@ def problems(settings: Settings) -> dict[str, Problem]:
 
 def cost(problem: Problem, way: str, draws: int, settings: Settings) -> Cost:
     """Time some steps, after some that warm up."""
-    device, steps = pick_device(settings.device), 12 if settings.quick else 300
+    device = pick_device(settings.device)
+    few, many = (12, 12) if settings.quick else (150, 1000)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     estimator = WAYS[way]
     if estimator is None:
-        each = _sequential(problem, draws, steps, device)
+        each = _sequential(problem, draws, few, device)
     else:
-        each = _fitted(problem, estimator, draws, steps, settings)
+        each = _fitted(problem, estimator, draws, many, settings)
     memory = torch.cuda.max_memory_allocated(device) / 2**20 if device.type == "cuda" else None
     return Cost(each * problem.steps, memory)
 
