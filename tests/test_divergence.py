@@ -61,7 +61,7 @@ def test_draws_agree_with_the_closed_form_within_their_error():
     variance = ((STD.square() / scale.square()).square() / 2 + (STD * centred / scale.square()).square()).sum(1)
     assert bool(((found.kl - exact.kl).abs() < 5 * (variance / draws).sqrt()).all())
     torch.testing.assert_close(found.by_mean, exact.by_mean, rtol=0.1, atol=0.2)
-    torch.testing.assert_close(found.by_std, exact.by_std, rtol=0.1, atol=0.3)
+    torch.testing.assert_close(found.by_log_std, exact.by_log_std, rtol=0.1, atol=0.3)
 
 
 @pytest.mark.parametrize("prior", [ScaleMixture(0.25, 1.0, math.exp(-6)), Laplace(0.5), StudentT(3.0, 0.4)])
@@ -116,7 +116,7 @@ def test_gradients_by_finite_differences(case):
         torch.testing.assert_close(found.by_mean[:, i], slope, rtol=1e-5, atol=1e-6)
         if bool((std[:, i] > 0).all()):
             slope = (loss(MEAN, std + nudge) - loss(MEAN, std - nudge)) / (2 * step)
-            torch.testing.assert_close(found.by_std[:, i], slope, rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(found.by_log_std[:, i], slope * std[:, i], rtol=1e-5, atol=1e-6)
 
 
 def test_points_bring_their_density_and_no_entropy():
@@ -192,7 +192,7 @@ def test_gradients_of_dropout_divergences(kind, temperature):
     by_mean, by_std = torch.autograd.grad(loss(mean, std), (mean, std))
     found = dropout_divergence(kind, MEAN, STD, clip=8.0, temperature=temperature)
     torch.testing.assert_close(found.by_mean, by_mean)
-    torch.testing.assert_close(found.by_std, by_std)
+    torch.testing.assert_close(found.by_log_std, by_std * std.detach())
     step = 1e-6
     moved = MEAN.clone()
     moved[0, 3] += step
@@ -203,7 +203,7 @@ def test_gradients_of_dropout_divergences(kind, temperature):
 def test_what_is_clipped_or_no_part_of_it_has_no_slope():
     mean, std = torch.tensor([[0.0, 1e-9, 0.4]]), torch.tensor([[0.1, 0.1, 0.0]])
     found = dropout_divergence("log-uniform", mean, std, clip=8.0)
-    assert not found.by_mean.any() and not found.by_std.any() and bool(torch.isfinite(found.kl))
+    assert not found.by_mean.any() and not found.by_log_std.any() and bool(torch.isfinite(found.kl))
     only = dropout_divergence("log-uniform", mean[:, :2], std[:, :2], clip=8.0)
     torch.testing.assert_close(found.kl, only.kl)
 
@@ -212,5 +212,5 @@ def test_a_narrow_weight_still_feels_the_prior():
     """A trained net starts far below any rate: log alpha = -30 must have the slope -1/2 of -1/2 log alpha."""
     mean, std = torch.tensor([[1.0]], dtype=torch.float64), torch.tensor([[math.exp(-15.0)]], dtype=torch.float64)
     found = dropout_divergence("log-uniform", mean, std, clip=8.0)
-    assert float(found.by_std * std) == pytest.approx(-1.0, rel=1e-6)
+    assert float(found.by_log_std) == pytest.approx(-1.0, rel=1e-6)
     assert float(found.by_mean) == pytest.approx(1.0, rel=1e-6)

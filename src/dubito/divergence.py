@@ -34,7 +34,7 @@ class Divergence(NamedTuple):
     energy: Tensor
     entropy: Tensor
     by_mean: Tensor
-    by_std: Tensor
+    by_log_std: Tensor
 
     @property
     def kl(self) -> Tensor:
@@ -55,28 +55,31 @@ def divergence(
     points: Sequence[slice] = (),
     groups: Sequence[Group] = (),
     temperature: float = 1.0,
+    log_std: Tensor | None = None,
 ) -> Divergence:
-    """KL(q || p) and its gradient at means and stds (S, D).
+    """KL(q || p) and its gradient at means and stds (S, D), with their logarithms where these are at hand.
 
     `eps` holds the standard normals of the draws, (S, K, n), for each prior without a closed form. Each of `groups` has
     its prior's scale at the optimum, see `squared_scales`.
     """
     centred = mean if prior.mean is None else mean - prior.mean
-    by_mean, by_std = centred * prior.precision, std * prior.precision
-    energy = 0.5 * (dots(by_mean, centred) + dots(by_std, std)) - prior.log_norm
+    by_mean, by_log_std = centred * prior.precision, std.square().mul_(prior.precision)
+    energy = 0.5 * (dots(by_mean, centred) + by_log_std.sum(1)) - prior.log_norm
     scales = squared_scales(prior, mean, std, groups)
     for group, scale in zip(groups, scales.unbind(1), strict=True):
         size = _size(group)
         energy = energy + 0.5 * size * (1 - scale + scale.log())
         for span in group:
             by_mean[:, span] /= scale.unsqueeze(1)
-            by_std[:, span] /= scale.unsqueeze(1)
+            by_log_std[:, span] /= scale.unsqueeze(1)
     for span, *part in _drawn(prior, mean, std, eps):
-        energy, by_mean[:, span], by_std[:, span] = energy + part[0], part[1], part[2]
-    entropy, slope = _entropy(std, points)
+        energy, by_mean[:, span], by_log_std[:, span] = energy + part[0], part[1], part[2] * std[:, span]
     if temperature != 1:
-        by_mean, by_std = by_mean / temperature, by_std / temperature
-    return Divergence(energy, entropy, by_mean, by_std.sub_(slope))
+        by_mean, by_log_std = by_mean / temperature, by_log_std / temperature
+    by_log_std.sub_(1)  # the slope of the entropy
+    for span in points:
+        by_log_std[:, span] = 0
+    return Divergence(energy, _entropy(std.log() if log_std is None else log_std, points), by_mean, by_log_std)
 
 
 def dropout_divergence(
@@ -100,12 +103,12 @@ def dropout_divergence(
         each, slope = each + K1 * (1 - gate), slope - K1 * K3 * gate * (1 - gate)
     doubled = torch.where(inside, 2 * slope, 0.0)
     spread = torch.where(random, std, 1.0)
-    by_mean, by_std = -doubled / torch.where(inside, mean, 1.0), doubled / spread
+    by_mean, by_log_std = -doubled / torch.where(inside, mean, 1.0), doubled
     entropy = torch.where(random, spread.log() + 0.5 + LOG_SQRT_2PI, 0.0).sum(1)
     if temperature != 1:  # the energy, which is the KL plus the entropy, is divided by it and the entropy is not
-        by_std = by_std / temperature + torch.where(random, (1 / temperature - 1) / spread, 0.0)
+        by_log_std = by_log_std / temperature + torch.where(random, 1 / temperature - 1, 0.0)
         by_mean = by_mean / temperature
-    return Divergence(torch.where(random, each, 0.0).sum(1) + entropy, entropy, by_mean, by_std)
+    return Divergence(torch.where(random, each, 0.0).sum(1) + entropy, entropy, by_mean, by_log_std)
 
 
 def squared_scales(prior: FlatPrior, mean: Tensor, std: Tensor, groups: Sequence[Group]) -> Tensor:
@@ -137,12 +140,12 @@ def _drawn(
         yield span, energy.detach(), by_centre, by_spread
 
 
-def _entropy(std: Tensor, points: Sequence[slice]) -> tuple[Tensor, Tensor]:
-    """H[q], (S,), and its gradient by std, (S, D)."""
-    log, slope = std.log(), std.reciprocal()
+def _entropy(log_std: Tensor, points: Sequence[slice]) -> Tensor:
+    """H[q], (S,)."""
+    finite = log_std.clone() if points else log_std
     for span in points:
-        log[:, span], slope[:, span] = 0, 0
-    return log.sum(1) + (std.shape[1] - _size(points)) * (0.5 + LOG_SQRT_2PI), slope
+        finite[:, span] = 0
+    return finite.sum(1) + (log_std.shape[1] - _size(points)) * (0.5 + LOG_SQRT_2PI)
 
 
 def _size(spans: Sequence[slice]) -> int:

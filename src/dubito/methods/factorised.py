@@ -84,13 +84,12 @@ class Factorised(Optimised, Method[FactorisedState]):
     def std(self, mean: Tensor, raw: Tensor) -> Tensor:
         """Standard deviations (S, D): exactly 0 where raw is -inf."""
 
-    @abstractmethod
-    def pull_(self, by_mean: Tensor, by_std: Tensor, std: Tensor, state: FactorisedState, target: Target) -> None:
-        """The chain rule, in place: gradients by mean and std become those by mean and raw."""
+    def pull_(self, by_mean: Tensor, by_log_std: Tensor, state: FactorisedState, target: Target) -> None:
+        """The chain rule, in place: gradients by mean and log std become those by mean and raw, if that is another."""
 
     @abstractmethod
-    def divergence(self, mean: Tensor, std: Tensor, eps: Sequence[Tensor], target: Target) -> Divergence:
-        """KL(q || p) and its gradients by mean and std."""
+    def divergence(self, mean: Tensor, std: Tensor, raw: Tensor, eps: Sequence[Tensor], target: Target) -> Divergence:
+        """KL(q || p) and its gradients by mean and log std."""
 
     @abstractmethod
     def share(self, step: int, steps: int, batches: int) -> float:
@@ -133,13 +132,13 @@ class Factorised(Optimised, Method[FactorisedState]):
     def step(self, state: FactorisedState, batch: Batch, target: Target, tick: Tick) -> tuple[FactorisedState, Info]:
         mean, std = state.mean, self.std(state.mean, state.raw)
         fit = self.expected(mean, std, batch, target, state.buffers, tick.rng.child("variational"))
-        kl = self.divergence(mean, std, fit.eps, target)
+        kl = self.divergence(mean, std, state.raw, fit.eps, target)
         batches = max(1, target.n_data // n_rows(batch.x))
         share = tick.number(lambda step, steps: self.share(step, steps, batches) / target.n_data)
         by_mean = kl.by_mean.mul_(share).sub_(fit.by_mean, alpha=1 / target.temperature)
-        by_std = kl.by_std.mul_(share).sub_(fit.by_std, alpha=1 / target.temperature)
-        self.pull_(by_mean, by_std, std, state, target)
-        self.descend_(state.q, torch.cat([by_mean, by_std], dim=1), state.optim, tick)
+        by_log_std = kl.by_log_std.mul_(share).addcmul_(fit.by_std, std, value=-1 / target.temperature)
+        self.pull_(by_mean, by_log_std, state, target)
+        self.descend_(state.q, torch.cat([by_mean, by_log_std], dim=1), state.optim, tick)
         return state, Info(-fit.log_lik, kl.kl / target.n_data)
 
     def weights(self, state: FactorisedState) -> Weights:

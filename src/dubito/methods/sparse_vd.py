@@ -63,10 +63,10 @@ class SparseVD(Multiplicative):
     def std(self, mean: Tensor, raw: Tensor) -> Tensor:
         return (raw / 2).exp()
 
-    def pull_(self, by_mean: Tensor, by_std: Tensor, std: Tensor, state: FactorisedState, target: Target) -> None:
-        by_std.mul_(std).div_(2)  # the slope of exp(raw / 2)
+    def pull_(self, by_mean: Tensor, by_log_std: Tensor, state: FactorisedState, target: Target) -> None:
+        by_log_std.div_(2)  # the slope of exp(raw / 2)
 
-    def divergence(self, mean: Tensor, std: Tensor, eps: Sequence[Tensor], target: Target) -> Divergence:
+    def divergence(self, mean: Tensor, std: Tensor, raw: Tensor, eps: Sequence[Tensor], target: Target) -> Divergence:
         noise = dropout_divergence(self.kl, mean, std, clip=self.clip, temperature=target.temperature)
         return self.rest(mean, std, eps, target).plus(noise)
 

@@ -64,10 +64,7 @@ class Variational(Factorised):
     def std(self, mean: Tensor, raw: Tensor) -> Tensor:
         return raw.exp()
 
-    def pull_(self, by_mean: Tensor, by_std: Tensor, std: Tensor, state: FactorisedState, target: Target) -> None:
-        by_std.mul_(std)
-
-    def divergence(self, mean: Tensor, std: Tensor, eps: Sequence[Tensor], target: Target) -> Divergence:
+    def divergence(self, mean: Tensor, std: Tensor, raw: Tensor, eps: Sequence[Tensor], target: Target) -> Divergence:
         return divergence(
             target.flat_prior,
             mean,
@@ -76,6 +73,7 @@ class Variational(Factorised):
             points=target.points,
             groups=self._groups(target),
             temperature=target.temperature,
+            log_std=raw,
         )
 
     def share(self, step: int, steps: int, batches: int) -> float:

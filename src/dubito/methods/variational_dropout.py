@@ -49,10 +49,10 @@ class GaussianDropout(Multiplicative):
     def std(self, mean: Tensor, raw: Tensor) -> Tensor:
         return mean.abs() * (raw / 2).exp()
 
-    def pull_(self, by_mean: Tensor, by_std: Tensor, std: Tensor, state: FactorisedState, target: Target) -> None:
-        by_std.zero_()
+    def pull_(self, by_mean: Tensor, by_log_std: Tensor, state: FactorisedState, target: Target) -> None:
+        by_log_std.zero_()
 
-    def divergence(self, mean: Tensor, std: Tensor, eps: Sequence[Tensor], target: Target) -> Divergence:
+    def divergence(self, mean: Tensor, std: Tensor, raw: Tensor, eps: Sequence[Tensor], target: Target) -> Divergence:
         return self.rest(mean, torch.zeros_like(std), eps, target)
 
     def share(self, step: int, steps: int, batches: int) -> float:
@@ -82,17 +82,17 @@ class VariationalDropout(GaussianDropout):
     def prior(self, target: Target) -> FlatPrior:
         return Multiplicative.prior(self, target)
 
-    def pull_(self, by_mean: Tensor, by_std: Tensor, std: Tensor, state: FactorisedState, target: Target) -> None:
-        by_std.mul_(std).div_(2)  # log alpha moves log std by half as much
+    def pull_(self, by_mean: Tensor, by_log_std: Tensor, state: FactorisedState, target: Target) -> None:
+        by_log_std.div_(2)  # log alpha moves log std by half as much
         for name in self.random(target) if self.per != "weight" else ():
-            part = target.layout.split(by_std)[name]
+            part = target.layout.split(by_log_std)[name]
             axes = [axis for axis in range(1, part.ndim) if self.per == "layer" or axis != 2]
             part.copy_(part.sum(axes, keepdim=True).expand_as(part))
 
-    def divergence(self, mean: Tensor, std: Tensor, eps: Sequence[Tensor], target: Target) -> Divergence:
+    def divergence(self, mean: Tensor, std: Tensor, raw: Tensor, eps: Sequence[Tensor], target: Target) -> Divergence:
         noise = dropout_divergence("log-uniform", mean, std, clip=CLIP, temperature=target.temperature)
         still = noise._replace(by_mean=torch.zeros_like(mean))  # at a given alpha the mean does not matter
-        return super().divergence(mean, std, eps, target).plus(still)
+        return super().divergence(mean, std, raw, eps, target).plus(still)
 
     def step(self, state: FactorisedState, batch: Batch, target: Target, tick: Tick) -> tuple[FactorisedState, Info]:
         state, told = super().step(state, batch, target, tick)
