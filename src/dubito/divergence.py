@@ -78,7 +78,7 @@ def divergence(
         by_mean, by_log_std = by_mean / temperature, by_log_std / temperature
     by_log_std.sub_(1)  # the slope of the entropy
     for span in points:
-        by_log_std[:, span] = 0
+        by_log_std[:, span].zero_()
     return Divergence(energy, _entropy(std.log() if log_std is None else log_std, points), by_mean, by_log_std)
 
 
@@ -144,7 +144,7 @@ def _entropy(log_std: Tensor, points: Sequence[slice]) -> Tensor:
     """H[q], (S,)."""
     finite = log_std.clone() if points else log_std
     for span in points:
-        finite[:, span] = 0
+        finite[:, span].zero_()
     return finite.sum(1) + (log_std.shape[1] - _size(points)) * (0.5 + LOG_SQRT_2PI)
 
 

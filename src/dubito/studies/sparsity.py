@@ -1,5 +1,6 @@
 """What the studies of sparsity share: images with a validation part, fits of several seeds, and what they leave."""
 
+import copy
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -118,7 +119,7 @@ def outcome(what: str, held: Scored, cut: float, data: Images, likelihood: dubit
         path = compress.save_network(small, Path(folder) / "network.safetensors")
         size, opened = path.stat().st_size, compress.load_network(path)
     validation, test = (error(losses(opened, likelihood, part), likelihood) for part in (data.validation, data.test))
-    dense = held.network.cpu()
+    dense = copy.deepcopy(held.network).cpu()  # .cpu() moves a module itself
     seconds = compress.latencies([opened, dense], data.test.x)
     layers = tuple(1 - kept / total for kept, total in compress.counts(masked).values())
     smaller = compress.dense_bytes(dense) / size
