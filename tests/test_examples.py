@@ -69,3 +69,12 @@ def test_own_loop(run):
     assert len(posterior) == 3 * 70  # three chains, (1000 - 300) / 10 samples each
     near, far = posterior.predict(torch.tensor([[2.0, 2.0], [5.0, -5.0]])).bald
     assert far > 10 * near
+
+
+def test_distil_a_chain(run, capsys):
+    found = run("distil_a_chain")["result"].numbers
+    assert all(one["bytes"] < found["chain"]["bytes"] / 3 for name, one in found.items() if name != "chain")
+    assert all(one["scores"]["accuracy"] > 0.95 for one in found.values())
+    assert all(found[name]["nearness"]["total variation"] < 0.1 for name in ("mixture", "generator"))
+    assert all(one["detection"]["bald"] > 0.7 for name, one in found.items() if name != "student")
+    assert "a student is one network that has learnt its teacher's average" in capsys.readouterr().out

@@ -9,13 +9,14 @@ import contextlib
 import gc
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from dubito.rng import Prepared, Rng, Stream
 from dubito.tick import Rule, Tick
@@ -208,27 +209,31 @@ class _Compiled(_Replay):
         super().__init__(owner, state, stream, plain.numbers.rules)
 
     def prepare(self) -> None:
+        """Trace the step and fuse it, on copies of all that it changes."""
+        from torch._inductor import compile as fuse
         from torch.fx.experimental.proxy_tensor import make_fx
 
-        self.leaves, self.spec = tree_flatten(self.state)
         self.numbers.begin()
-        spare = tree_map(torch.clone, (self.leaves, self.owner.told.held))
-        rest = (self.numbers.step[0].clone(), self.numbers.row, self.noise)
-        traced = make_fx(lambda leaves, held, clock, row, noise: self._pure(leaves, held, clock, row, noise))(
-            *spare, *rest
-        )
-        self.fused = torch.compile(traced, fullgraph=True, dynamic=False)
-        self.fused(*spare, *rest)
-
-    def _pure(self, leaves: Any, held: Any, clock: Tensor, numbers: Any, noise: Any) -> None:
-        """The step with all that it reads and changes as arguments."""
-        given = iter(numbers)
-        rng = replace(self.owner.rng, stream=Prepared(noise))
-        tick = Tick(clock, self.owner.steps, rng, lambda rule: next(given))
-        _, info = self.owner.stepper.step(tree_unflatten(list(leaves), self.spec), tick)
-        self.owner.told.note_(held, info, clock)
+        inputs, self.spec = tree_flatten(self._arguments())
+        spare = [tensor.clone() for tensor in inputs]
+        with warnings.catch_warnings():  # it would have us use tf32, which is for the user to choose
+            warnings.simplefilter("ignore")
+            self.fused = fuse(make_fx(lambda *flat: self._pure(*tree_unflatten(list(flat), self.spec)))(*spare), spare)
+            self.fused(*spare)
 
     def body(self) -> None:
         for kind, out in zip(self.kinds, self.noise, strict=True):
             self.stream.draw(kind, out)
-        self.fused(self.leaves, self.owner.told.held, self.numbers.step[0], self.numbers.row, self.noise)
+        self.fused(*tree_flatten(self._arguments())[0])
+
+    def _arguments(self) -> tuple[Any, ...]:
+        """All that a step reads and changes, but for the data."""
+        return self.state, self.owner.told.held, self.numbers.step[0], self.numbers.row, self.noise
+
+    def _pure(self, state: Any, held: list[Tensor], clock: Tensor, row: list[Tensor], noise: list[Tensor]) -> Any:
+        """The step as a function of its arguments; what is returned does not matter, but something must be."""
+        given = iter(row)
+        rng = replace(self.owner.rng, stream=Prepared(noise))
+        _, info = self.owner.stepper.step(state, Tick(clock, self.owner.steps, rng, lambda rule: next(given)))
+        self.owner.told.note_(held, info, clock)
+        return (clock.clone(),)

@@ -19,7 +19,8 @@ Array: TypeAlias = Tensor | NDArray[Any]
 Interval: TypeAlias = tuple[float, float]
 
 ROUNDS = 1000  # bootstrap samples
-_CELLS = 1 << 18  # counts at a time
+_CELLS = {"cpu": 1 << 18}  # counts at a time: what stays in the cache
+_MANY = 1 << 25  # on other devices, where few large kernels are best
 
 
 class Counts(NamedTuple):
@@ -144,7 +145,7 @@ def intervals(
 def _resamples(ranked: Ranked, rounds: int, seed: int) -> Iterator[Tensor]:
     """How often each input was drawn, (some rounds, inputs)."""
     source = generator(ranked.device, seed, "bootstrap")
-    step = max(1, _CELLS // sum(ranked.sizes))
+    step = max(1, _CELLS.get(ranked.device.type, _MANY) // sum(ranked.sizes))
     for start in range(0, rounds, step):
         many = min(step, rounds - start)
         yield torch.cat([_drawn(many, size, source) for size in ranked.sizes], 1)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import dubito
-from dubito import methods
+from dubito import distill, methods
 from dubito.results import Result
 from dubito.tasks import FGSM, OOD, PGD, SCORES, Active, Robustness, Selective, TargetedFGSM, Trajectory
 
@@ -85,3 +85,18 @@ def test_active(case, acquisition):
             run()
     else:
         assert run().numbers["labels"] == [4, 6]
+
+
+@pytest.mark.parametrize("name", ["generator", "mixture", "student"])
+def test_distilled_posteriors(name):
+    chain, rows = fit("SGLD", data()), data()
+    posterior = {
+        "generator": lambda: distill.adversarial(chain, steps=2, progress=False, device="cpu"),
+        "mixture": lambda: distill.mixture(chain, distill.Mixture(components=2), progress=False, device="cpu"),
+        "student": lambda: distill.dark_knowledge(chain, rows[0], steps=2, progress=False, device="cpu"),
+    }[name]()
+    case = (name, posterior)
+    test_ood(case)
+    test_selective(case)
+    test_robustness(case, FGSM(draws=2))
+    test_trajectory(case)

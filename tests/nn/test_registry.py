@@ -16,6 +16,7 @@ MADE = {
     "fcnn2": lambda: nets.fcnn2(dropout=0.5),
     "lenet5": nets.lenet5,
     "small_cnn": lambda: nets.small_cnn(8, channels=[2, 3]),
+    "vgg": lambda: nets.vgg(width=0.03),
 }
 
 

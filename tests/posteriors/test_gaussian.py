@@ -184,3 +184,10 @@ def test_it_moves_with_its_network():
     moved = posterior.to("cpu")
     assert moved is not posterior and torch.equal(moved.mean, posterior.mean)
     assert isinstance(moved.std, Tensor) and moved.net.device.type == "cpu"
+
+
+def test_a_member_is_one_gaussian_of_the_mixture():
+    posterior = made(3)
+    one = posterior.member(1)
+    assert len(one) == 1 and torch.equal(one.mean[0], posterior.mean[1]) and torch.equal(one.std[0], posterior.std[1])
+    assert one.mean_network()(X).shape == (12, 3)

@@ -1,9 +1,9 @@
 """Attacks on dropout networks of several alpha-divergences and on a plain network (Li and Gal, 2017).
 
 An MLP of 3 x 1000 on pixels in [0, 1], dropout 0.5 before every layer and on the input, SGD 0.01 without momentum,
-batches of 128, 500 epochs, weight decay 1e-6; 10 masks in every gradient and every answer, always new ones. FGSM
-from 0 to 0.5, and small steps towards the digit 0. The published curves have no numbers: what can be compared is their
-order and whether doubt rises.
+batches of 128, 500 epochs, weight decay 1e-6; 10 masks in every step, in every gradient of an attack, where they are
+always new ones, and in every answer. FGSM from 0 to 0.5, and small steps towards the digit 0. The published curves have
+no numbers: what can be compared is their order and whether doubt rises.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,6 +20,7 @@ from dubito.studies.base import Plan, Settings, Study, built
 from dubito.tasks import FGSM, Robustness, TargetedFGSM, Trajectory
 
 DRAWS, BATCH, EPOCHS, DECAY = 10, 128, 500, 1e-6
+ALPHAS = (0.0, 0.5, 1.0)
 EPSILONS = tuple(round(0.02 * k, 2) for k in range(26))
 
 
@@ -39,7 +40,12 @@ def plans(settings: Settings, n: int) -> dict[str, Plan]:
     plain, dropped = (built(partial(network, rate, width), settings) for rate in (0.0, 0.5))
     return {
         "plain MLP": Plan(dubito.MAP(**descent), plain, steps, batch_size=BATCH),
-        "alpha = 0 (MC dropout)": Plan(dubito.MCDropout(**descent), dropped, steps, batch_size=BATCH),
+        **{
+            f"alpha = {alpha:g}": Plan(
+                dubito.AlphaDivergenceDropout(alpha, draws=DRAWS, **descent), dropped, steps, batch_size=BATCH
+            )
+            for alpha in ALPHAS
+        },
     }
 
 
@@ -53,9 +59,9 @@ def run(settings: Settings) -> Result:
     test = tuple(t[:count] for t in digits.test)
     shared: dict[str, Any] = {"draws": DRAWS, "seed": settings.seed, "progress": settings.progress}
     attack = FGSM(epsilon=0.2, draws=DRAWS, fresh=True)
-    fgsm = Robustness(attack=attack, epsilons=epsilons, bootstrap=0, **shared).run(fitted, {"test": test})
+    fgsm = Robustness(attack=attack, epsilons=epsilons, bootstrap=0, shown=3, **shared).run(fitted, {"test": test})
     targeted = TargetedFGSM(target=0, steps=steps, draws=DRAWS, fresh=True)
-    way = Trajectory(attack=targeted, **shared).run(fitted, {"test": test})
+    way = Trajectory(attack=targeted, shown=5, **shared).run(fitted, {"test": test})
     curves = fgsm.numbers["against epsilon"]
     return Result(
         STUDY.name,

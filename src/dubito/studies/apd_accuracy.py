@@ -16,7 +16,7 @@ from dubito.posteriors.base import Posterior
 from dubito.results import Result, Table
 from dubito.studies import digits
 from dubito.studies.base import Plan, Settings, Study, against_published
-from dubito.studies.digits import Digits, Quality
+from dubito.studies.digits import Held, Quality
 
 PUBLISHED = {  # Wang et al. 2018, as in their slides; the column of SGD is not known
     ("fcNN1", "MC dropout"): 0.973,
@@ -48,17 +48,18 @@ def run(settings: Settings) -> Result:
     )
 
 
-def _qualities(name: str, held: Digits, settings: Settings) -> dict[str, Quality]:
-    posteriors = _posteriors(name, held, settings)
-    teacher = posteriors["SGLD"].predict(held.test.x, draws=DRAWS["SGLD"], seed=settings.seed)
+def _qualities(name: str, held: Held, settings: Settings) -> dict[str, Quality]:
+    fitted = posteriors(name, held, settings)
+    teacher = fitted["SGLD"].predict(held.test.x, draws=DRAWS["SGLD"], seed=settings.seed)
     return {
         method: digits.quality(p, held, DRAWS[method], None if method == "SGLD" else teacher, settings.seed)
-        for method, p in posteriors.items()
+        for method, p in fitted.items()
     }
 
 
-def _posteriors(name: str, held: Digits, settings: Settings) -> dict[str, Posterior]:
-    steps, generator_steps = (200, 10) if settings.quick else (STEPS, GENERATOR_STEPS)
+def posteriors(name: str, held: Held, settings: Settings) -> dict[str, Posterior]:
+    """SGD, MC dropout, the chain and what is distilled from it, for fcNN1 or fcNN2."""
+    steps, generator_steps = (100, 4) if settings.quick else (STEPS, GENERATOR_STEPS)
     chain = digits.chain(name, held, settings, steps, 10 if settings.quick else THIN[name])
     options = digits.options(settings)
     generator = adversarial(chain, Adversarial(), steps=generator_steps, validation=held.validation, **options)

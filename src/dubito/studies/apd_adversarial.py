@@ -1,6 +1,6 @@
 """Attacks made on one method and noticed by another, as in adversarial posterior distillation: a 3 x 3 table.
 
-fcNN1 (784-100-10) on digits in [-1, 1], fitted as in `apd-ood`. 6,000 validation digits are attacked through one
+fcNN1 (784-100-10) on digits in [-1, 1], fitted as in `apd-accuracy`. 6,000 validation digits are attacked through one
 posterior sample, MC dropout through its network without dropout; doubt about them is compared with that about the first
 6,000 test digits, 1,000 samples each. PGD has epsilon 0.15, 40 steps of 0.01, in units of [0, 1] pixels.
 
@@ -13,11 +13,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import dubito
-from dubito.nn import fcnn1
 from dubito.posteriors.base import Posterior
 from dubito.posteriors.samples import SamplesPosterior
 from dubito.results import Cell, Result, Table
-from dubito.studies import apd_ood, images
+from dubito.studies import apd_accuracy, digits
 from dubito.studies.base import Settings, Study
 from dubito.tasks import FGSM, PGD, Attack, Robustness
 
@@ -40,12 +39,11 @@ def attacks(settings: Settings) -> dict[str, Attack]:
 
 def run(settings: Settings) -> Result:
     """Fit, attack each through one draw, and let all judge."""
-    digits = images.digits(settings).scaled(-1, 1)
+    held = digits.load(settings)
     count, draws, rounds = (30, 10, 20) if settings.quick else (6000, 1000, 1000)
-    chosen = apd_ood.plans(settings, len(digits.train.x), fcnn1, samples=draws)
-    chosen = {name: plan for name, plan in chosen.items() if name in METHODS}
-    fitted = apd_ood.posteriors(chosen, digits, settings)
-    data = {"test": tuple(t[:count] for t in digits.validation), "negatives": digits.test.x[:count]}
+    every = apd_accuracy.posteriors("fcNN1", held, settings)
+    fitted = {name: every[name] for name in METHODS}
+    data = {"test": tuple(t[:count] for t in held.validation), "negatives": held.test.x[:count]}
     found = {
         name: Robustness(
             attack=attack, epsilons=(), bounds=(-1.0, 1.0), scores=tuple(SCORES), draws=draws, seed=settings.seed,
@@ -61,7 +59,7 @@ def run(settings: Settings) -> Result:
         numbers={name: one.numbers for name, one in found.items()},
         tables=[*_tables({name: one.numbers for name, one in found.items()})],
         figures=figures,
-        settings={"epsilon": EPSILON, "methods": {name: plan.describe() for name, plan in chosen.items()}},
+        settings={"epsilon": EPSILON, "methods": {name: dict(one.about) for name, one in fitted.items()}},
     )
 
 

@@ -27,7 +27,7 @@ STEPS, GENERATOR_STEPS, CHECKS = 200_000, 16_000, 32
 def run(settings: Settings) -> Result:
     """One chain, and every game on it."""
     held = digits.load(settings)
-    steps, games = (200, 8) if settings.quick else (STEPS, GENERATOR_STEPS)
+    steps, games = (100, 4) if settings.quick else (STEPS, GENERATOR_STEPS)
     chain = digits.chain("fcNN1", held, settings, steps, 10 if settings.quick else 20)
     taught = chain.predict(held.test.x, draws=200)
     curves: dict[str, list[Record]] = {}

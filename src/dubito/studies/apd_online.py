@@ -15,7 +15,7 @@ from dubito.posteriors.base import Posterior
 from dubito.results import Result, Table
 from dubito.studies import digits
 from dubito.studies.base import Plan, Settings, Study
-from dubito.studies.digits import Digits, Quality
+from dubito.studies.digits import Held, Quality
 
 STEPS, GENERATOR_STEPS, BUFFER, CHAINS = 200_000, 16_000, 1_000, 10
 
@@ -32,7 +32,7 @@ def run(settings: Settings) -> Result:
     """Two chains and four generators."""
     held = digits.load(settings)
     quick = settings.quick
-    steps, games = (300, 10) if quick else (STEPS, GENERATOR_STEPS)
+    steps, games = (160, 5) if quick else (STEPS, GENERATOR_STEPS)
     many = digits.chain("fcNN1", held, settings, steps, 2 if quick else 20)
     few = digits.chain("fcNN1", held, settings, steps, 20 if quick else 200)
     taught = many.predict(held.test.x, draws=200)
@@ -56,9 +56,7 @@ def run(settings: Settings) -> Result:
     )
 
 
-def _online(
-    held: Digits, settings: Settings, members: int, steps: int, games: int, buffer: int
-) -> tuple[Posterior, int]:
+def _online(held: Held, settings: Settings, members: int, steps: int, games: int, buffer: int) -> tuple[Posterior, int]:
     n = len(held.train.y)
     sampler = dubito.SGLD(step_size=digits.RATE / n, burn_in=min(500, steps // 4), thin=2 if settings.quick else 20)
     method = dubito.OnlineDistillation(

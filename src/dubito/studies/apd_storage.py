@@ -19,7 +19,7 @@ from dubito.results import Figure, Result, Table
 from dubito.rng import choose
 from dubito.studies import digits
 from dubito.studies.base import Plan, Settings, Study, against_published
-from dubito.studies.digits import Digits, Quality
+from dubito.studies.digits import Held, Quality
 
 SAMPLES = (2, 6, 11, 21, 51, 101)
 COMPONENTS = (1, 3, 5, 10, 25, 50, 60)
@@ -37,7 +37,7 @@ PUBLISHED = {"60 Gaussians": 0.993, "width 20": 0.998}  # accuracy as a share of
 def run(settings: Settings) -> Result:
     """Everything at every size against the whole chain."""
     held = digits.load(settings)
-    steps = 400 if settings.quick else STEPS
+    steps = 200 if settings.quick else STEPS
     chain = digits.chain("fcNN1", held, settings, steps, 5 if settings.quick else 100)
     taught = chain.predict(held.test.x, draws=200)
     found: dict[str, dict[str, Quality]] = {"chain": {"all": digits.quality(chain, held, 200)}}
@@ -56,10 +56,10 @@ def run(settings: Settings) -> Result:
     )
 
 
-def _all(chain: Posterior, held: Digits, settings: Settings) -> Iterator[tuple[str, str, Posterior]]:
+def _all(chain: Posterior, held: Held, settings: Settings) -> Iterator[tuple[str, str, Posterior]]:
     """Family, name and posterior of all that is compared; the sizes of a quick run are the first two."""
     most = 2 if settings.quick else len(COMPONENTS)
-    options, games = digits.options(settings), 6 if settings.quick else GENERATOR_STEPS
+    options, games = digits.options(settings), 3 if settings.quick else GENERATOR_STEPS
     yield "single network", "SGD", _single(held, settings)
     for count in SAMPLES[:most]:
         yield "samples", f"{count} samples", _some(chain, count, settings.seed)
@@ -78,9 +78,9 @@ def _some(chain: Posterior, count: int, seed: int) -> SamplesPosterior:
     return replace(chain, samples=MemorySamples(theta.unsqueeze(1)))
 
 
-def _single(held: Digits, settings: Settings) -> Posterior:
+def _single(held: Held, settings: Settings) -> Posterior:
     method = dubito.MAP(learning_rate=digits.RATE, optimiser="sgd", momentum=0.0)
-    plan = Plan(method, digits.network("fcNN1", settings), 200 if settings.quick else STEPS, batch_size=100)
+    plan = Plan(method, digits.network("fcNN1", settings), 100 if settings.quick else STEPS, batch_size=100)
     prior = digits.paper_prior(len(held.train.y))
     return plan.fit(held.train, settings, dubito.Categorical(), prior, held.validation)
 

@@ -94,7 +94,7 @@ def energy(x: Tensor, y: Tensor) -> float:
 
 def distillers(settings: Settings) -> dict[str, Callable[[SamplesPosterior], WeightPosterior]]:
     """What is compared: each takes the teacher."""
-    steps = 20 if settings.quick else 20_000
+    steps = 8 if settings.quick else 20_000
     falling = Optimiser("adam", 1e-3, 0.5, 0.9)
 
     def generated(distiller: Adversarial) -> Callable[[SamplesPosterior], WeightPosterior]:

@@ -13,7 +13,7 @@ from dubito.posteriors.base import Posterior
 from dubito.results import Result, Table
 from dubito.studies import digits
 from dubito.studies.base import Plan, Settings, Study, against_published
-from dubito.studies.digits import Digits, Quality
+from dubito.studies.digits import Held, Quality
 
 PUBLISHED = {"SGD": 1.536, "SGLD": 1.271, "distilled": 1.307}  # test error in per cent
 HIGH = 255 / 126
@@ -36,7 +36,7 @@ def run(settings: Settings) -> Result:
     )
 
 
-def _posteriors(held: Digits, settings: Settings) -> dict[str, Posterior]:
+def _posteriors(held: Held, settings: Settings) -> dict[str, Posterior]:
     quick, n = settings.quick, len(held.train.y)
     steps, thin, lessons, games = (200, 10, 10, 5) if quick else (STEPS, THIN, LESSONS, GAMES)
     sampler = dubito.SGLD(step_size=0.2 / n, burn_in=min(1_000, steps // 4), thin=thin)

@@ -26,6 +26,7 @@ from dubito.tasks import OOD, Selective
 
 UNKNOWN, CLASSES = 7, ("plane", "car", "bird", "cat", "deer", "dog", "frog", "ship", "truck")  # horses are unknown
 SHOWN = 4
+FILTERS = ("max_probability", "entropy", "bald")
 BATCH, DRAWS, SEEDS = 128, 50, 3
 EPOCHS = {"plain": 50, "ensemble of 5": 50, "MC dropout": 400, "VI": 700}
 PUBLISHED = {"plain": 0.649444, "ensemble of 5": 0.730889, "MC dropout": 0.706444, "VI": 0.684444}
@@ -127,7 +128,7 @@ def _seed(images: Images, settings: Settings) -> dict[str, Result]:
     ood = OOD(draws=draws, seed=settings.seed, bootstrap=rounds, shown=0).run(fitted, data)
     everything = len(images.known.x) + len(images.unknown)
     counts = tuple(sorted({max(1, round(everything * k / 20)) for k in range(1, 21)}))
-    selective = Selective(draws=draws, seed=settings.seed, counts=counts).run(
+    selective = Selective(scores=FILTERS, draws=draws, seed=settings.seed, counts=counts).run(
         fitted, {"test": tuple(images.known), "unknown": images.unknown}
     )
     seen = Result("seen", "Seen", figures=[_answers(fitted, images, draws)])

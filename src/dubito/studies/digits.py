@@ -2,26 +2,25 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
 import dubito
 from dubito import metrics
 from dubito.compare import stored_bytes
-from dubito.data import DataSet, Split, toys
+from dubito.data import DataError, Split
 from dubito.nn import fcnn1, fcnn2, mlp
 from dubito.posteriors.base import Posterior
 from dubito.prediction import Prediction, Undefined
-from dubito.studies.base import Plan, Settings, built, gather
+from dubito.studies import images
+from dubito.studies.base import Plan, Settings, built
 
-TRAIN, VALIDATION = 50_000, 10_000  # the first and the last of MNIST's 60,000
 RATE, DECAY = 0.05, 1e-3  # of the paper's SGLD and SGD, on the mean loss
 OUTSIDE = 2_000  # rows of each side in a detection
 
 
-@dataclass(frozen=True, eq=False)
-class Digits:
+class Held(NamedTuple):
     """Training, validation and test rows, and rows that are no digits, where there are some."""
 
     train: Split
@@ -31,45 +30,22 @@ class Digits:
     note: str
 
 
-def load(settings: Settings, low: float = -1.0, high: float = 1.0) -> Digits:
-    """MNIST with pixels in [low, high] and notMNIST; in a quick run the embedded digits and made-up images."""
-    if settings.quick:
-        small = dubito.data.load("digits")
-        return _divided(small, 800, 200, toys.not_digits(120).x, "Quick: 8 x 8 digits.", settings, low, high)
-    found = gather(["mnist", "notmnist"])
-    letters = found.sets["notmnist"].part("test").x if "notmnist" in found.sets else None
-    return _divided(found.sets["mnist"], TRAIN, VALIDATION, letters, found.note, settings, low, high)
-
-
-def _divided(
-    whole: DataSet,
-    train: int,
-    held: int,
-    outside: Tensor | None,
-    note: str,
-    settings: Settings,
-    low: float,
-    high: float,
-) -> Digits:
-    def scaled(x: Tensor) -> Tensor:
-        return (x * (high - low) + low).flatten(1)
-
-    x, y = whole.part("train")
-    test = whole.part("test")
-    letters = None if outside is None else scaled(outside[:: max(1, len(outside) // OUTSIDE)][:OUTSIDE])
-    return Digits(
-        Split(scaled(x[:train]), y[:train]),
-        Split(scaled(x[-held:]), y[-held:]),
-        Split(scaled(test.x), test.y),
-        letters,
-        note,
-    )
+def load(settings: Settings, low: float = -1.0, high: float = 1.0) -> Held:
+    """MNIST with pixels in [low, high], and notMNIST where it is to be had; stand-ins in a quick run."""
+    parts = images.digits(settings).scaled(low, high)
+    note = "Quick: stand-ins for the images." if settings.quick else ""
+    try:
+        found = images.others(("notmnist",), 100 if settings.quick else OUTSIDE, settings)
+        letters = images.rescaled(next(iter(found.sets.values())).x, low, high)
+    except DataError as missing:
+        letters, note = None, f"Without letters: {missing}"
+    return Held(*parts, letters, note)
 
 
 def network(name: str, settings: Settings, dropout: float = 0.0) -> nn.Module:
     """fcNN1 or fcNN2; in a quick run a small stand-in."""
     if settings.quick:
-        return built(lambda: mlp([64, 12, 10], dropout=dropout), settings)
+        return built(lambda: nn.Sequential(nn.Flatten(), mlp([784, 12, 10], dropout=dropout)), settings)
     factory = {"fcNN1": fcnn1, "fcNN2": fcnn2}[name]
     return built(lambda: factory(dropout=dropout), settings)
 
@@ -79,7 +55,7 @@ def paper_prior(n: int) -> dubito.Normal:
     return dubito.Normal(std=1 / math.sqrt(n * DECAY))
 
 
-def chain(name: str, digits: Digits, settings: Settings, steps: int, thin: int) -> Posterior:
+def chain(name: str, digits: Held, settings: Settings, steps: int, thin: int) -> Posterior:
     """The paper's SGLD: epsilon = 0.05 / N, batches of 100, burn-in 500."""
     n = len(digits.train.y)
     sampler = dubito.SGLD(step_size=RATE / n, burn_in=min(500, steps // 4), thin=thin)
@@ -101,7 +77,7 @@ class Quality:
 
 
 def quality(
-    posterior: Posterior, digits: Digits, draws: int, teacher: Prediction | None = None, seed: int = 0
+    posterior: Posterior, digits: Held, draws: int, teacher: Prediction | None = None, seed: int = 0
 ) -> Quality:
     """Scores on the test rows, and how well doubt tells letters from digits."""
     prediction = posterior.predict(digits.test.x, draws=draws, seed=seed)

@@ -32,6 +32,7 @@ def run(settings: Settings) -> Result:
     few = {"inside": (test.x[:6].flatten(1), test.y[:6]), **{name: x[:6] for name, x in flat.items()}}
     seen = replace(task, shown=6, bootstrap=0).run({wunn.BNN: fitted[wunn.BNN]}, few)
     views = [figure for figure in seen.figures if figure.name.startswith(("votes", "scores"))]
+    spread = [figure for figure in found.figures if figure.name in ("doubt-entropy", "doubt-bald")]
     right = {name: accuracies(posterior, test, others.sets, draws) for name, posterior in fitted.items()}
     return Result(
         STUDY.name,
@@ -39,7 +40,7 @@ def run(settings: Settings) -> Result:
         summary=" ".join(filter(None, (found.summary, others.note))),
         numbers={**found.numbers, "accuracy by set": right},
         tables=[_table(right), *found.tables],
-        figures=[*found.figures, *views],
+        figures=[*spread, *views],
         settings={"task": found.settings, "methods": {name: plan.describe() for name, plan in chosen.items()}},
     )
 
