@@ -47,13 +47,13 @@ Numbers = Mapping[str, Any]
 
 
 def outside(count: int, held: Held, settings: Settings) -> tuple[dict[str, Tensor], str]:
-    """The sets as rows in [-1, 1] with noise in the same scaling, and what is missing; in a quick run, made images."""
+    """The sets as images in [-1, 1] with noise in the same scaling, and what is missing; in a quick run, made images."""
     if settings.quick and held.outside is not None:
         sets, note = {"notMNIST": held.outside[:count]}, ""
     else:
         found = images.others(SETS, count, settings)
-        sets, note = {name: images.rescaled(x, -1, 1).flatten(1) for name, (x, _) in found.sets.items()}, found.note
-    source, shape = generator("cpu", settings.seed, "noise"), (count, held.train.x.shape[1])
+        sets, note = {name: images.rescaled(x, -1, 1) for name, (x, _) in found.sets.items()}, found.note
+    source, shape = generator("cpu", settings.seed, "noise"), (count, *held.train.x.shape[1:])
     noise = {"Gaussian": torch.randn(shape, generator=source), "Uniform": 2 * torch.rand(shape, generator=source) - 1}
     return {**sets, **noise}, note
 
