@@ -47,7 +47,7 @@ Numbers = Mapping[str, Any]
 
 
 def outside(count: int, held: Held, settings: Settings) -> tuple[dict[str, Tensor], str]:
-    """The sets as images in [-1, 1] with noise in the same scaling, and what is missing; in a quick run, made images."""
+    """The sets as images in [-1, 1], noise in the same scaling, and what is missing; made images in a quick run."""
     if settings.quick and held.outside is not None:
         sets, note = {"notMNIST": held.outside[:count]}, ""
     else:
