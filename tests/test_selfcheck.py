@@ -296,3 +296,15 @@ def test_one_failure_fails_the_run_and_hmc_s_failure_discredits_the_reference(mo
     assert not result.numbers["passed"]
     assert result.numbers["checks"]["net"]["MAP"]["failed"] == ["HMC missed a known answer"]
     assert "4 FAILED" in result.summary
+
+
+def test_workers_find_what_one_process_finds():
+    chosen = {problems.linear(bias=True): checks._closed_form}
+    methods = {"MAP": dubito.MAP, "HMC": dubito.HMC}
+    effort = Effort(chains=4, draws=40, descent=5)
+    alone = list(checks._rows(chosen, methods, effort))
+    with checks._pool(2) as pool:
+        shared = list(checks._rows(chosen, methods, effort, pool))
+    assert [row.found for row in shared] == [row.found for row in alone]
+    with pytest.raises(ValueError, match="at least 1"):
+        checks._pool(0)

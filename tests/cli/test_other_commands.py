@@ -1,5 +1,6 @@
 """Commands that only hand on: the work behind them has tests of its own."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -41,12 +42,12 @@ def test_an_unknown_study(refused):
 def test_selfcheck_says_by_its_exit_status_whether_all_is_right(monkeypatch, passed, status):
     asked = []
 
-    def run(quick, progress):
-        asked.append((quick, progress))
+    def run(quick, progress, workers):
+        asked.append((quick, progress, workers))
         return Result("selfcheck", "Every method", "10 methods", numbers={"passed": passed})
 
     monkeypatch.setattr(selfcheck, "run", run)
     result = CliRunner().invoke(app, ["selfcheck", "--quick", "-q"])
     assert result.exit_code == status
     assert "Every method" in result.stdout
-    assert asked == [(True, False)]
+    assert asked == [(True, False, os.cpu_count())]

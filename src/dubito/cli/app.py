@@ -1,6 +1,7 @@
 """The commands and their options; each imports what it needs when it runs, so that --help answers at once."""
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -365,7 +366,7 @@ def selfcheck(
     from dubito import selfcheck
     from dubito.report import print_result
 
-    found = selfcheck.run(quick=quick, progress=not quiet)
+    found = selfcheck.run(quick=quick, progress=not quiet, workers=os.cpu_count() or 1)
     print_result(found)
     if not found.numbers["passed"]:
         raise typer.Exit(1)

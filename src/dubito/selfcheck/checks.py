@@ -1,10 +1,13 @@
 """The checks themselves: problems solved, methods fitted and judged, a Result made of it all."""
 
+import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cache, partial
+from typing import Any, TypeVar
 
 import torch
 
@@ -20,10 +23,11 @@ from dubito.selfcheck.plans import ADAPTATION, FULL, QUICK, Effort, Plan, plan
 from dubito.selfcheck.problems import Problem, Reference
 from dubito.selfcheck.verdicts import MEANINGS, TOLERANCES, Measured, converged, failures, measure, tolerance
 
+Answer = TypeVar("Answer")
 REFERENCE_LEAPFROG = 8
 REFERENCE_SEED = 1  # the runs that are checked have seed 0
 LONGER = 8  # times more trajectories in the reference than draws wanted, in a quarter of the chains
-FEWER = 2  # times fewer draws where weights are not compared
+FEWER = 2  # times fewer draws and steps of descent where weights are not compared
 
 COLUMNS = ("method", "class", "bias", "rms", "var min", "var max", "ESS", "agreement", "TV", "verdict", "s")
 FORMATS = dict.fromkeys(("bias", "rms", "var min", "var max", "agreement"), ".3f") | {
@@ -57,15 +61,18 @@ class Row:
         return (self.method, self.answer, *self.found, verdict, self.seconds)
 
 
-def run(quick: bool = False, progress: bool = True) -> Result:
-    """Check every method there is; `numbers["passed"]` says whether all are right."""
+def run(quick: bool = False, progress: bool = True, workers: int = 1) -> Result:
+    """Check every method there is; `numbers["passed"]` says whether all are right.
+
+    Several workers are processes that start afresh, so that a script needs its `if __name__ == "__main__":` for them.
+    """
     began, effort = time.monotonic(), QUICK if quick else FULL
     methods = registry()
     for method in methods.values():
         tolerance(method)
     chosen = _problems(quick)
-    with _one_thread():
-        rows = list(track(_rows(chosen, methods, effort), len(chosen) * len(methods), "selfcheck", progress))
+    with _one_thread(), _pool(workers) as pool:
+        rows = list(track(_rows(chosen, methods, effort, pool), len(chosen) * len(methods), "selfcheck", progress))
     return _result(chosen, rows, quick, time.monotonic() - began)
 
 
@@ -103,6 +110,16 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def _pool(workers: int) -> AbstractContextManager[Executor | None]:
+    """Processes with one thread each; none where one worker is enough."""
+    if workers < 1:
+        raise ValueError(f"workers is {workers}; there must be at least 1")
+    if workers == 1:
+        return nullcontext()
+    context = multiprocessing.get_context("spawn")  # threads do not survive a fork
+    return ProcessPoolExecutor(workers, context, initializer=torch.set_num_threads, initargs=(1,))
+
+
 def _problems(quick: bool) -> dict[Problem, Callable[[Problem, Effort], Reference]]:
     """The problems in order, and how each is solved; the closed form comes first because HMC must pass it."""
     closed = [problems.linear(bias=True)] if quick else [problems.linear(bias=False), problems.linear(bias=True)]
@@ -125,20 +142,31 @@ def _rows(
     chosen: Mapping[Problem, Callable[[Problem, Effort], Reference]],
     methods: Mapping[str, type[Method[Any]]],
     effort: Effort,
+    pool: Executor | None = None,
 ) -> Iterator[Row]:
+    """All checks in order; in a pool, the known answers and all that they allow are begun at once."""
     wrong = False
-    for problem, solve in chosen.items():
-        reference = solve(problem, effort)
-        if solve is long_run and wrong:
-            reference = reference._replace(doubt="HMC missed a known answer")
-        for method in methods.values():
-            row = check(method, problem, reference, effort)
-            wrong = wrong or (method is HMC and bool(row.failed))
-            yield replace(row, failed=(*row.failed, reference.doubt)) if reference.doubt else row
+    solved = {problem: _begun(pool, solve, problem, effort) for problem, solve in chosen.items()}
+    begun = {
+        problem: [_begun(pool, check, method, problem, answer(), effort) for method in methods.values()]
+        for problem, answer in solved.items()
+    }
+    for problem, checks in begun.items():
+        doubt = solved[problem]().doubt
+        if chosen[problem] is long_run and wrong:
+            doubt = "HMC missed a known answer"
+        for row in (finish() for finish in checks):
+            wrong = wrong or (row.method == HMC.__name__ and bool(row.failed))
+            yield replace(row, failed=(*row.failed, doubt)) if doubt else row
+
+
+def _begun(pool: Executor | None, f: Callable[..., Answer], *args: Any) -> Callable[[], Answer]:
+    """A call begun in a pool, or put off until its answer is asked for, once."""
+    return cache(partial(f, *args)) if pool is None else pool.submit(f, *args).result
 
 
 def _fewer(effort: Effort) -> Effort:
-    return replace(effort, draws=effort.draws // FEWER)
+    return replace(effort, draws=effort.draws // FEWER, descent=effort.descent // FEWER)
 
 
 def _fitted(problem: Problem, planned: Plan, dropping: bool = False, seed: int = 0) -> Any:

@@ -35,7 +35,7 @@ class Effort:
     descent: int  # times the condition number
 
 
-QUICK = Effort(chains=128, draws=1_400, descent=100)
+QUICK = Effort(chains=256, draws=1_400, descent=100)
 FULL = Effort(chains=256, draws=10_000, descent=1_000)
 
 

@@ -249,15 +249,14 @@ def linear(bias: bool, correlation: float = 0.5) -> Problem:
     source = generator("cpu", "selfcheck", "linear")
     x = _correlated(n, d, correlation, source)
     theta = torch.tensor([0.6, -0.4, 0.5][: d + bias], dtype=torch.float64)
-    formula = _linear_formula(d)
-    y = formula(theta, x.double(), torch.ones(d, dtype=torch.float64)) + noise * _normal((n,), source)
+    y = _linear_formula(theta, x.double(), torch.ones(d, dtype=torch.float64)) + noise * _normal((n,), source)
     net = _seeded(lambda: nn.Linear(d, 1, bias=bias))
     return Problem(
         name="linear" if not bias else "linear-bias",
         title=f"Linear-Gaussian model, {d + bias} weights{' with bias' if bias else ''}: closed form",
         net=net,
         dropping=nn.Sequential(nn.Dropout(RATE), net),
-        formula=formula,
+        formula=_linear_formula,
         units=d,
         x=x,
         y=y.float(),
@@ -271,15 +270,16 @@ def logistic() -> Problem:
     """Two weights and labels: the posterior by quadrature."""
     n, source = 40, generator("cpu", "selfcheck", "logistic")
     x = _correlated(n, 2, 0.0, source)
-    formula = _linear_formula(2)
-    logits = formula(torch.tensor([1.5, -1.0], dtype=torch.float64), x.double(), torch.ones(2, dtype=torch.float64))
+    logits = _linear_formula(
+        torch.tensor([1.5, -1.0], dtype=torch.float64), x.double(), torch.ones(2, dtype=torch.float64)
+    )
     net = _seeded(lambda: nn.Linear(2, 1, bias=False))
     return Problem(
         name="logistic",
         title="Logistic regression, 2 weights: quadrature",
         net=net,
         dropping=nn.Sequential(nn.Dropout(RATE), net),
-        formula=formula,
+        formula=_linear_formula,
         units=2,
         x=x,
         y=_labels(logits, source),
@@ -353,11 +353,9 @@ def _extremes(curvature: Tensor) -> tuple[float, float]:
     return float(values[0]), float(values[-1])
 
 
-def _linear_formula(d: int) -> Formula:
-    def formula(theta: Tensor, x: Tensor, keep: Tensor) -> Tensor:
-        return (x * keep) @ theta[:d] + theta[d:].sum()
-
-    return formula
+def _linear_formula(theta: Tensor, x: Tensor, keep: Tensor) -> Tensor:
+    d = x.shape[-1]
+    return (x * keep) @ theta[:d] + theta[d:].sum()
 
 
 def _net_formula(theta: Tensor, x: Tensor, keep: Tensor) -> Tensor:
