@@ -59,6 +59,11 @@ class Layout:
 def dots(a: Tensor, b: Tensor) -> Tensor:
     """(S,): the inner product of each row of a with that of b, (S, D).
 
-    On the CPU einsum makes one pass; on a GPU it would call a matrix product that is slow for rows so long.
+    On the CPU one pass each; on a GPU these would call products that are slow for rows so long.
     """
-    return torch.einsum("sd,sd->s", a, b) if a.device.type == "cpu" else (a * b).sum(1)
+    return torch.stack([torch.dot(*rows) for rows in zip(a, b, strict=True)]) if _few(a) else (a * b).sum(1)
+
+
+def _few(rows: Tensor) -> bool:
+    """Whether there are so few rows, on the CPU, that a call for each does not matter."""
+    return rows.device.type == "cpu" and len(rows) <= 8

@@ -195,7 +195,7 @@ def local(call: Call, outputs: Tensor, weight: Tensor | None, bias: Tensor | Non
     floor = torch.finfo(outputs.dtype).tiny  # the root has no slope at 0
     if weight is None:
         return outputs if bias is None else outputs + call.aligned((bias + floor).sqrt()) * zeta
-    variance = call(call.x.square(), weight, None if bias is None else bias + floor)
+    variance = call(squared(call.x), weight, None if bias is None else bias + floor)
     return torch.addcmul(outputs, (variance + floor if bias is None else variance).sqrt(), zeta)
 
 
