@@ -6,7 +6,8 @@ from dataclasses import fields, replace
 import pytest
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 import dubito
 from dubito import methods
@@ -15,7 +16,7 @@ from dubito.initial import starting_points
 from dubito.methods.base import Sampler
 from dubito.posteriors.gaussian import GaussianPosterior
 from dubito.priors import assign
-from dubito.rng import Rng
+from dubito.rng import Prepared, Rng, Stream
 from dubito.schedules import Schedule
 from dubito.target import Batch, Target
 from dubito.tick import Tick
@@ -179,3 +180,32 @@ def test_what_a_step_tells_is_finite_and_per_member(name):
     method, target, _, state, batch = by_hand(name, members=2)
     _, told = method.step(state, batch, target, Tick(torch.tensor(0), STEPS, Rng(0)))
     assert all(value.shape == (2,) and bool(torch.isfinite(value).all()) for value in told)
+
+
+def test_a_step_can_be_recorded_and_compiled(name):
+    """Traced with its random numbers and its changing numbers as arguments, it does what it did."""
+    method, target, _, state, batch = by_hand(name)
+    with torch.no_grad():
+        for step in range(2):
+            method.step(state, batch, target, Tick.at(step, STEPS))
+        stream, rules = Stream(torch.device("cpu")), []
+        leaves, spec = tree_flatten(state)
+
+        def step(leaves, numbers, noise):
+            given = iter(numbers)
+            tick = Tick(torch.tensor(2), STEPS, Rng(0, 2, stream=Prepared(noise)), lambda rule: next(given))
+            return tuple(method.step(tree_unflatten(list(leaves), spec), batch, target, tick)[1])
+
+        def recorder(rule):
+            rules.append(rule)
+            return torch.tensor(rule(2, STEPS))
+
+        rehearsal = tree_map(torch.clone, state)
+        method.step(rehearsal, batch, target, Tick(torch.tensor(2), STEPS, Rng(0, 2, stream=stream), recorder))
+        numbers = [torch.tensor(rule(2, STEPS)) for rule in rules]
+        noise = [stream.draw(a.kind, torch.empty(a.shape, dtype=a.dtype)) for a in list(stream.asked)]
+        copies = [tree_map(torch.clone, (leaves, numbers, noise)) for _ in range(3)]
+        traced = make_fx(step)(*copies[0])
+        told, expected = traced(*copies[1]), step(*copies[2])
+    for ours, known in zip(tree_leaves((told, copies[1][0])), tree_leaves((expected, copies[2][0])), strict=True):
+        torch.testing.assert_close(ours, known, equal_nan=True)

@@ -3,7 +3,7 @@
 Eating an edible mushroom brings 5, a poisonous one -35 or 5 with equal chance, skipping nothing. After every
 interaction the networks learn from mini-batches of the last 4,096, which is also the number of data the prior is
 weighed against: were it the number of those seen, the first hundreds of draws would be all prior. All runs of a method
-are members that train side by side. Prior, noise and rates were chosen on short runs under another seed.
+are members that train side by side. Prior, noise and rates were chosen on short runs, most of them under other seeds.
 """
 
 from typing import Any
