@@ -122,3 +122,13 @@ def test_block_noise_is_shared_out_to_threads_only_where_it_pays(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     monkeypatch.setattr(rng, "_pool", lambda workers: pytest.fail("a small draw needs no threads"))
     assert Rng(0).normal_(torch.empty(4, 100), "n").std() > 0
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_several_tensors_at_once_are_each_what_they_would_be_alone(monkeypatch, threads):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    shapes = {"a": (2, BLOCK // 2), "b": (1, 3), "c": (1, BLOCK + 5)}
+    made = Rng(0, step=2).normals({name: torch.empty(shape) for name, shape in shapes.items()})
+    for name, shape in shapes.items():
+        assert torch.equal(made[name], Rng(0, step=2).normal_(torch.empty(shape), name))
+    assert Rng(0).normals({}) == {}

@@ -142,7 +142,7 @@ class Scheme:
 def make_noise(scheme: Scheme, layout: Layout, batch: int, shape: tuple[int, int], rng: Rng, like: Tensor) -> Noise:
     """The noise of (members, draws) passes over a batch, a function of its name and member alone."""
     normals, signs = scheme.normals(layout, batch), scheme.signs(batch)
-    noise = {name: rng.normal_(like.new_empty(*shape, *size), name) for name, size in normals.items()}
+    noise = rng.normals({name: like.new_empty(*shape, *size) for name, size in normals.items()})
     for name, size in signs.items():
         noise[name] = rng.uniform((*shape, *size), name, like).lt(0.5).to(like.dtype).mul_(2).sub_(1)
     return noise

@@ -8,7 +8,7 @@ import contextlib
 import hashlib
 import os
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -67,6 +67,7 @@ if hasattr(os, "register_at_fork"):  # a forked process inherits the pool withou
 
 
 Kind = Literal["normal", "uniform"]
+Job = tuple[Tensor, int]  # what to fill, and the seed
 
 
 class Asked(NamedTuple):
@@ -141,20 +142,21 @@ class Rng:
         """Fill (members, ...) with standard normals, each member from its own stream."""
         if self.stream is not None:
             return self.stream.draw("normal", out)
-        jobs = self._jobs(out, name, first_member)
-        if _pays_to_share(jobs, out):
-            list(_pool(torch.get_num_threads()).map(_fill, jobs))
-        else:
-            source = torch.Generator(device=out.device)  # made once: many small members would pay for it each
-            for part, key in jobs:
-                part.normal_(generator=source.manual_seed(key))
+        _draw(self._jobs(out, name, first_member))
         return out
+
+    def normals(self, empty: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Standard normals in several tensors at once, each what `normal_` would make of it under its name."""
+        if self.stream is not None:
+            return {name: self.stream.draw("normal", out) for name, out in empty.items()}
+        _draw([job for name, out in empty.items() for job in self._jobs(out, name, 0)])
+        return dict(empty)
 
     def normal_meanwhile(self, like: Tensor, name: str) -> Callable[[], Tensor]:
         """Standard normals of this shape, drawn beside whatever comes next where there are cores; called, it waits."""
         out = torch.empty_like(like)
         jobs = [] if self.stream is not None else self._jobs(out, name, 0)
-        if not _pays_to_share(jobs, out):
+        if not _pays_to_share(jobs):
             return partial(self.normal_, out, name)
         begun = [_pool(torch.get_num_threads()).submit(_fill, job) for job in jobs]
 
@@ -174,21 +176,31 @@ class Rng:
             row.uniform_(generator=generator(like.device, self.key(name, first_member + m)))
         return out
 
-    def _jobs(self, out: Tensor, name: str, first_member: int) -> list[tuple[Tensor, int]]:
+    def _jobs(self, out: Tensor, name: str, first_member: int) -> list[Job]:
         return [job for m, row in enumerate(out) for job in self._blocks(row, name, first_member + m)]
 
-    def _blocks(self, row: Tensor, name: str, member: int) -> list[tuple[Tensor, int]]:
+    def _blocks(self, row: Tensor, name: str, member: int) -> list[Job]:
         key = self.key(name, member)
         if row.device.type != "cpu" or row.numel() <= BLOCK or not row.is_contiguous():
             return [(row, key)]
         return [(part, derive(key, i)) for i, part in enumerate(row.view(-1).split(BLOCK))]
 
 
-def _pays_to_share(jobs: Sequence[tuple[Tensor, int]], out: Tensor) -> bool:
-    return out.device.type == "cpu" and torch.get_num_threads() > 1 and len(jobs) > 1 and out.numel() >= BLOCK
+def _draw(jobs: Sequence[Job]) -> None:
+    if _pays_to_share(jobs):
+        list(_pool(torch.get_num_threads()).map(_fill, jobs))
+    elif jobs:
+        source = torch.Generator(device=jobs[0][0].device)  # made once: many small members would pay for it each
+        for part, key in jobs:
+            part.normal_(generator=source.manual_seed(key))
 
 
-def _fill(job: tuple[Tensor, int]) -> None:
+def _pays_to_share(jobs: Sequence[Job]) -> bool:
+    several = len(jobs) > 1 and torch.get_num_threads() > 1 and jobs[0][0].device.type == "cpu"
+    return several and sum(part.numel() for part, _ in jobs) >= BLOCK
+
+
+def _fill(job: Job) -> None:
     part, key = job
     part.normal_(generator=torch.Generator(device=part.device).manual_seed(key))
 
