@@ -1,7 +1,7 @@
 """What a study is, and what studies share."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -61,8 +61,6 @@ class Plan:
     steps: int
     members: int | None = None
     batch_size: int | None = None
-    starts: Sequence[Mapping[str, Tensor]] = ()
-    """Weights at which the second and further members start, where these are not to be fresh ones."""
 
     def fit(
         self,
@@ -73,7 +71,6 @@ class Plan:
         validation: Any = None,
     ) -> Posterior:
         """Carry it out."""
-        starts = iter(self.starts)
         return fit(
             self.net,
             data,
@@ -84,7 +81,6 @@ class Plan:
             members=self.members,
             batch_size=self.batch_size,
             validation=validation,
-            init=(lambda seed: next(starts)) if self.starts else None,
             seed=settings.seed,
             device=settings.device,
             progress=settings.progress,
