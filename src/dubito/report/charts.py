@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
 
 DASHES = (0, (3, 2))
+_LETTERS = 80  # that fit side by side below a chart
 _MANY = 2000  # more markers than this are drawn as pixels inside an SVG
 
 
@@ -73,7 +74,8 @@ def draw_bars(axes: "Axes", panel: Panel, figure: Figure, palette: Palette) -> N
         axes.bar(x, series["y"], width * 0.92, color=palette[series["label"]], label=legend_label(series))
         if "low" in series:
             axes.vlines(x, series["low"], series["high"], color=INK, linewidth=1)
-    axes.set_xticks(np.arange(len(categories)), [textwrap.fill(str(name), 14) for name in categories])
+    letters = max(8, min(14, _LETTERS // len(categories)))
+    axes.set_xticks(np.arange(len(categories)), [textwrap.fill(str(name), letters) for name in categories])
     axes.tick_params(axis="x", colors=INK)
     axes.axhline(0, color=MUTED, linewidth=0.7)
 
