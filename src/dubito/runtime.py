@@ -59,6 +59,17 @@ def precision(name: Precision, device: torch.device) -> Iterator[None]:
             flag.allow_tf32 = allowed
 
 
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """For small networks, which lose by threads, the more so on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def pays_to_vectorise(flops: float, device: torch.device) -> bool:
     """Whether vmap beats a loop over members: by a fixed rule, so that equal runs make equal bits."""
     return device.type != "cpu" or flops <= CPU_FLOPS

@@ -65,9 +65,10 @@ def test_a_folder_with_other_things_is_left_alone(refused, pet_flags, in_folder)
     assert [path.name for path in (in_folder / "run").iterdir()] == ["thesis.txt"]
 
 
-def test_a_failed_fit_does_not_block_the_folder(refused, dubito, pet_flags):
-    refused(*pet_flags, "--batch-size", "1000")
+def test_a_failed_fit_does_not_block_the_folder(refused, dubito, pet_flags, in_folder):
+    assert "batch_size is 1000" in refused(*pet_flags, "--batch-size", "1000")
     dubito(*pet_flags, "-q")
+    assert list((in_folder / "run").rglob("posterior.json"))
 
 
 def test_what_cannot_be_an_answer(refused, pet_flags, dubito, table):

@@ -1,11 +1,7 @@
 """The demo: what a network that doubts can do and a plain one cannot, on data that come with the library."""
 
 import io
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-
-import torch
 
 from dubito.demo import problems, toy_figures
 from dubito.demo.reading import Reading
@@ -13,6 +9,7 @@ from dubito.report import print_result, write_figures, write_html
 from dubito.report.figures import render
 from dubito.report.style import Palette
 from dubito.results import Cell, Result, Table, environment
+from dubito.runtime import one_thread
 from dubito.studies.base import Settings
 
 TITLE = "Networks that doubt"
@@ -25,7 +22,7 @@ def run(folder: str | Path = "demo", quick: bool = False, progress: bool = True)
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    with _one_thread():
+    with one_thread():
         result = _measured(Settings(quick, "cpu", progress=progress))
     result.save(folder / "demo.json")
     write_figures(result, folder / "figures")
@@ -39,7 +36,7 @@ def draw_picture(path: str | Path, quick: bool = False, progress: bool = True) -
     """Write the doubt of every method on the plane, side by side, as a PNG."""
     settings = Settings(quick, "cpu", progress=progress)
     problem = problems.plane(settings)
-    with _one_thread():
+    with one_thread():
         fits = problem.fit(settings)
         figure, _ = toy_figures.plane(fits, problem.data, settings, columns=len(fits))
     Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -88,14 +85,3 @@ def _measured(settings: Settings) -> Result:
 def _records(table: Table) -> dict[str, dict[str, Cell]]:
     """A table as {row: {column: value}}."""
     return {str(row[0]): dict(zip(table.columns[1:], row[1:], strict=True)) for row in table.rows}
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Networks this small run faster on one thread, and beside other work much faster."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -4,7 +4,7 @@ import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ from dubito.methods.base import Method
 from dubito.methods.hmc import HMC
 from dubito.progress import track
 from dubito.results import Cell, Result, Table, environment
+from dubito.runtime import one_thread
 from dubito.selfcheck import problems
 from dubito.selfcheck.plans import ADAPTATION, FULL, QUICK, Effort, Plan, plan
 from dubito.selfcheck.problems import Problem, Reference
@@ -71,7 +72,7 @@ def run(quick: bool = False, progress: bool = True, workers: int = 1) -> Result:
     for method in methods.values():
         tolerance(method)
     chosen = _problems(quick)
-    with _one_thread(), _pool(workers) as pool:
+    with one_thread(), _pool(workers) as pool:
         rows = list(track(_rows(chosen, methods, effort, pool), len(chosen) * len(methods), "selfcheck", progress))
     return _result(chosen, rows, quick, time.monotonic() - began)
 
@@ -97,17 +98,6 @@ def long_run(problem: Problem, effort: Effort) -> Reference:
     high = problems.steepness(problem, posterior.thetas(64))
     doubt = "" if converged(posterior, problem) else "HMC has not converged"
     return Reference(problem.prior.std**-2, high, probs=probs, doubt=doubt)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Problems this small lose by threads, the more so on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _pool(workers: int) -> AbstractContextManager[Executor | None]:
