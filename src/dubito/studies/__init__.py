@@ -61,9 +61,9 @@ def run(
     study = find(name)
     where = _writable(Path(folder) / QUICK if quick else Path(folder))
     settings = Settings(quick, device, seed, progress, None if quick else where / RUNS / f"{name}-{seed}")
-    start = time.perf_counter()
+    start, ran_on = time.perf_counter(), {**environment(), **_hardware(device)}  # of the code that runs, not of its end
     found = study.run(settings)
-    result = _completed(found, study, settings, time.perf_counter() - start)
+    result = _completed(found, study, settings, {**ran_on, "seconds": round(time.perf_counter() - start, 1)})
     written = [result.save(where / f"{study.name}.json"), *write_figures(result, where / FIGURES)]
     print_result(result)
     print("\nWritten:", *written, sep="\n  ")
@@ -81,7 +81,7 @@ def write_docs(folder: str | Path = "results", path: str | Path = "docs/results.
     return path
 
 
-def _completed(result: Result, study: Study, settings: Settings, seconds: float) -> Result:
+def _completed(result: Result, study: Study, settings: Settings, ran_on: dict[str, Any]) -> Result:
     """The result with its source in the summary, the settings of the run, and where and how long it ran."""
     warning = "A quick run: far too small to be compared with anything." if settings.quick else ""
     chosen = {key: value for key, value in asdict(settings).items() if key not in ("progress", "work")}
@@ -91,7 +91,7 @@ def _completed(result: Result, study: Study, settings: Settings, seconds: float)
         title=study.title,
         summary="\n\n".join(filter(None, (warning, result.summary, f"Source: {study.source}"))),
         settings={**chosen, **result.settings},
-        environment={**environment(), **_hardware(settings.device), "seconds": round(seconds, 1)},
+        environment=ran_on,
     )
 
 
