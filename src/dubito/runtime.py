@@ -5,10 +5,12 @@ Methods never ask; the identity by default.
 
 import contextlib
 import multiprocessing
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
@@ -132,6 +134,20 @@ def stack(results: list[Any]) -> Any:
 
 def _stacked(*tensors: Tensor) -> Tensor:
     return torch.stack(tensors) if len(tensors) > 1 else tensors[0].unsqueeze(0)
+
+
+@contextlib.contextmanager
+def alone(folder: Path | None) -> Iterator[None]:
+    """Let one process at a time into a folder; the others wait, and go on when it leaves or dies."""
+    if folder is None or sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / f".{folder.name}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # released with the file, however its process ends
+        yield
 
 
 def pool(workers: int) -> contextlib.AbstractContextManager[Executor | None]:

@@ -1,11 +1,13 @@
 """Pieces of a study: all answered, in several processes or one, none made twice, and made again where they must be."""
 
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from dubito.runtime import alone
 from dubito.studies import pieces
 from dubito.studies.base import Settings
 
@@ -60,3 +62,35 @@ def test_what_was_answered_before_a_failure_is_kept(tmp_path):
         pieces.answers(squared, {"two": (2,), "unlucky": (13,)}, settings)
     pieces.answers(squared, NAMED, settings)
     assert [line.split()[0] for line in calls(tmp_path)] == ["2", "13", "3"]
+
+
+def shared(number: int, settings: Settings) -> int:
+    """Two pieces that want one and the same thing, which takes a while to make."""
+    place = settings.folder("Shared, by all")
+    with alone(place):
+        if not place.exists():
+            place.mkdir()
+            time.sleep(0.2)
+            squared(number, settings)
+    return number
+
+
+def test_what_pieces_share_is_made_once(tmp_path):
+    settings = replace(QUIET, work=tmp_path / "work", workers=2)
+    assert pieces.answers(shared, NAMED, settings) == {"two": 2, "three": 3}
+    assert len(calls(tmp_path)) == 1
+
+
+def test_fits_ahead_keep_themselves_and_no_answers(tmp_path):
+    pieces.ahead(squared, NAMED, replace(QUIET, work=tmp_path / "work"))  # one process: whoever asks next makes them
+    pieces.ahead(squared, NAMED, replace(QUIET, workers=2))  # and so where nothing would be kept
+    assert list(tmp_path.iterdir()) == []
+    pieces.ahead(squared, NAMED, replace(QUIET, work=tmp_path / "work", workers=2))
+    assert sorted(line.split()[0] for line in calls(tmp_path)) == ["2", "3"] and not (tmp_path / "work").exists()
+
+
+def test_another_study_s_folders_lie_beside():
+    settings = replace(QUIET, work=Path("results/runs/one-3"), seed=3)
+    assert settings.folder("A fit, the first") == Path("results/runs/one-3/a-fit-the-first")
+    assert settings.beside("other").work == Path("results/runs/other-3")
+    assert QUIET.beside("other").work is None

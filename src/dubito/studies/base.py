@@ -1,6 +1,7 @@
 """What a study is, and what studies share."""
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +21,12 @@ from dubito.posteriors.base import Posterior
 from dubito.priors import PriorSpec
 from dubito.results import Result, Table, published_beside_measured
 from dubito.rng import isolated
+from dubito.runtime import Precision, alone
+
+
+def slug(name: str) -> str:
+    """A name as that of a file."""
+    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
 
 
 @dataclass(frozen=True)
@@ -37,7 +44,11 @@ class Settings:
 
     def folder(self, name: str) -> Path | None:
         """The folder of one long fit."""
-        return None if self.work is None else self.work / name
+        return None if self.work is None else self.work / slug(name)
+
+    def beside(self, study: str) -> "Settings":
+        """The same with the folders of another study, whose fits are taken where they are there and else made."""
+        return replace(self, work=None if self.work is None else self.work.parent / f"{study}-{self.seed}")
 
 
 @dataclass(frozen=True)
@@ -63,6 +74,7 @@ class Plan:
     steps: int
     members: int | None = None
     batch_size: int | None = None
+    precision: Precision = "float32"
 
     def fit(
         self,
@@ -71,22 +83,26 @@ class Plan:
         likelihood: Likelihood | None = None,
         prior: PriorSpec | None = None,
         validation: Any = None,
+        folder: Path | None = None,
     ) -> Posterior:
-        """Carry it out."""
-        return fit(
-            self.net,
-            data,
-            self.method,
-            likelihood=likelihood,
-            prior=prior,
-            steps=self.steps,
-            members=self.members,
-            batch_size=self.batch_size,
-            validation=validation,
-            seed=settings.seed,
-            device=settings.device,
-            progress=settings.progress,
-        )
+        """Carry it out; in a folder once for all processes that ask for it."""
+        with alone(folder):
+            return fit(
+                self.net,
+                data,
+                self.method,
+                likelihood=likelihood,
+                prior=prior,
+                steps=self.steps,
+                members=self.members,
+                batch_size=self.batch_size,
+                validation=validation,
+                seed=settings.seed,
+                device=settings.device,
+                folder=folder,
+                precision=self.precision,
+                progress=settings.progress,
+            )
 
     def describe(self) -> dict[str, Any]:
         """As plain values, for the settings of a result."""

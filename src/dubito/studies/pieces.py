@@ -2,14 +2,14 @@
 
 Every piece is a call of one function, whose answer is plain values. Answers are kept below the study's work folder as
 soon as they are there, so that a study that was stopped goes on; one made by other code or from other arguments is made
-again.
+again. Where an answer is a posterior, which no file of answers holds, `ahead` makes the fits instead.
 """
 
 import json
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import as_completed
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from dubito.posteriors.files import write_atomically
 from dubito.progress import track
 from dubito.results import environment
 from dubito.runtime import pool
-from dubito.studies.base import Settings
+from dubito.studies.base import Settings, slug
 
 Job = Callable[..., Any]  # of the arguments of a piece, and of settings
 
@@ -30,21 +30,40 @@ def answers(job: Job, pieces: Mapping[str, tuple[Any, ...]], settings: Settings)
     kept = _Kept(settings.folder("pieces"))
     found = {name: kept.answer(name, arguments) for name, arguments in pieces.items()}
     missing = [name for name, answer in found.items() if answer is None]
-    with pool(max(1, min(settings.workers, len(missing)))) as processes:
+    for name, answer in _each(job, {name: pieces[name] for name in missing}, settings):
+        found[name] = kept.keep(name, pieces[name], answer)
+    return found
+
+
+def ahead(job: Job, pieces: Mapping[str, tuple[Any, ...]], settings: Settings) -> None:
+    """Let several processes make fits that keep themselves in folders, for those to find that ask for them next.
+
+    Does nothing where there are no folders or no processes: who asks next makes the fits then.
+    """
+    if settings.work is not None and settings.workers > 1:
+        for _ in _each(partial(_silently, job), pieces, settings):
+            pass
+
+
+def _silently(job: Job, *arguments: Any) -> None:
+    job(*arguments)
+
+
+def _each(job: Job, pieces: Mapping[str, tuple[Any, ...]], settings: Settings) -> Iterator[tuple[str, Any]]:
+    """Names and answers as they come, in the order of the pieces where there is one process."""
+    with pool(max(1, min(settings.workers, len(pieces)))) as processes:
         if processes is None:
-            for name in track(missing, len(missing), "pieces", settings.progress):
-                found[name] = kept.keep(name, pieces[name], job(*pieces[name], settings))
-            return found
+            for name in track(list(pieces), len(pieces), "pieces", settings.progress):
+                yield name, job(*pieces[name], settings)
+            return
         quiet = replace(settings, progress=False)
-        under_way = {processes.submit(job, *pieces[name], quiet): name for name in missing}
+        under_way = {processes.submit(job, *arguments, quiet): name for name, arguments in pieces.items()}
         try:
-            for done in track(as_completed(under_way), len(missing), "pieces", settings.progress):
-                name = under_way[done]
-                found[name] = kept.keep(name, pieces[name], done.result())
+            for done in track(as_completed(under_way), len(pieces), "pieces", settings.progress):
+                yield under_way[done], done.result()
         except BaseException:
             processes.shutdown(cancel_futures=True)
             raise
-    return found
 
 
 class _Kept:
@@ -72,4 +91,4 @@ class _Kept:
         return json.loads(text)["answer"]
 
     def _path(self, name: str) -> Path | None:
-        return None if self.folder is None else self.folder / (re.sub(r"[^A-Za-z0-9.]+", "-", name) + ".json")
+        return None if self.folder is None else self.folder / f"{slug(name)}.json"

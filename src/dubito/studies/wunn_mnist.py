@@ -142,9 +142,7 @@ def mean_network(posterior: Posterior) -> Posterior:
 def tried(method: str, number: int, settings: Settings) -> float:
     """The validation error of one configuration that has not seen those images."""
     data, width = images(settings), 16 if settings.quick else WIDTHS[-1]
-    posterior = fitted(
-        configs()[method][number], data.known, width, 1, settings, f"choice-{_slug(method)}-{number}", CHOICE
-    )
+    posterior = fitted(configs()[method][number], data.known, width, 1, settings, f"choice-{method}-{number}", CHOICE)
     return float(errors(posterior, data.validation)[0])
 
 
@@ -161,7 +159,7 @@ def final(method: str, number: int, width: int, settings: Settings) -> Posterior
     """The frozen configuration on all training images."""
     seeds = 2 if settings.quick else SEEDS[width]
     data = images(settings).train
-    return fitted(configs()[method][number], data, width, seeds, settings, f"{_slug(method)}-{width}")
+    return fitted(configs()[method][number], data, width, seeds, settings, f"{method}-{width}")
 
 
 def tested(method: str, number: int, width: int, settings: Settings) -> dict[str, list[float]]:
@@ -268,10 +266,6 @@ def _mean(row: Floats) -> float:
 
 def _error(row: Floats) -> float:
     return float(row.std(ddof=1) / len(row) ** 0.5)
-
-
-def _slug(method: str) -> str:
-    return method.lower().replace(", ", "-").replace(" ", "-")
 
 
 def _words(config: Config) -> str:

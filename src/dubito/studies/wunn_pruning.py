@@ -3,7 +3,6 @@
 The networks are those of `wunn-mnist` at 1200 units, taken from its folders where it has run, else trained here.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -47,8 +46,7 @@ def curve(posterior: GaussianPosterior, data: Images) -> Floats:
 
 def run(settings: Settings) -> Result:
     """Prune the mixture's, the Gaussian's and SGD's networks, share by share."""
-    elsewhere = None if settings.work is None else settings.work.parent / f"{wunn_mnist.STUDY.name}-{settings.seed}"
-    shared = replace(settings, work=elsewhere)
+    shared = settings.beside(wunn_mnist.STUDY.name)
     data = wunn_mnist.images(settings)
     width = 16 if settings.quick else wunn_mnist.WIDTHS[-1]
     frozen, _ = wunn_mnist.chosen(shared)
