@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dubito import studies
-from dubito.studies import apd_target, digits
+from dubito.studies import apd_accuracy, apd_target, digits
 from dubito.studies.base import Settings
 from dubito.studies.bdk_toy import kl
 
@@ -54,6 +54,19 @@ def test_digits(name, tmp_path):
     if name == "bdk-mnist":
         assert result.numbers["distilled"]["bald_auroc"] is None
         assert result.numbers["Dirichlet student"]["bald_auroc"] is not None
+
+
+def test_posteriors_are_taken_from_the_folders_of_apd_accuracy(tmp_path, monkeypatch):
+    settings = Settings(quick=True, device="cpu", progress=False, work=tmp_path / "runs" / "another-0")
+    held = digits.load(settings)
+    made = apd_accuracy.posteriors("fcNN1", ("APD", "SGD"), held, settings)
+    folders = {path.name for path in (tmp_path / "runs" / "apd-accuracy-0").iterdir() if path.is_dir()}
+    assert folders == {"fcnn1-sgld-0", "fcnn1-apd-0", "fcnn1-sgd-0"}
+    monkeypatch.setattr("dubito.runs.run", lambda *_, **__: pytest.fail("fitted again"))
+    found = apd_accuracy.posteriors("fcNN1", ("APD", "SGD"), held, settings)
+    for name, posterior in made.items():
+        probs = [p.predict(held.test.x[:5], draws=2).probs for p in (posterior, found[name])]
+        assert torch.equal(*probs)
 
 
 def test_apd_storage(tmp_path):

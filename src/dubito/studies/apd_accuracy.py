@@ -14,9 +14,11 @@ import dubito
 from dubito.distill import Adversarial, adversarial
 from dubito.posteriors.base import Posterior
 from dubito.results import Result, Table
+from dubito.runtime import alone
 from dubito.studies import digits
 from dubito.studies.base import Plan, Settings, Study, against_published
 from dubito.studies.digits import Held, Quality
+from dubito.studies.pieces import ahead, answers
 
 PUBLISHED = {  # Wang et al. 2018, as in their slides; the column of SGD is not known
     ("fcNN1", "MC dropout"): 0.973,
@@ -28,6 +30,7 @@ PUBLISHED = {  # Wang et al. 2018, as in their slides; the column of SGD is not 
 }
 THIN = {"fcNN1": 20, "fcNN2": 100}  # ten thousand samples of fcNN1, two thousand of fcNN2
 DRAWS = {"SGD": 1, "MC dropout": 200, "SGLD": 200, "APD": 100}
+MAKING = ("SGLD", "APD", "MC dropout", "SGD")  # in which order: what waits for a chain, and what takes longest, early
 STEPS, GENERATOR_STEPS, SEEDS = 200_000, 16_000, 3
 
 
@@ -35,9 +38,9 @@ def run(settings: Settings) -> Result:
     """Every method on both networks over several seeds."""
     held = digits.load(settings)
     seeds = [settings.seed + i for i in range(1 if settings.quick else SEEDS)]
-    found = {
-        name: [_qualities(name, held, replace(settings, seed=seed)) for seed in seeds] for name in ("fcNN1", "fcNN2")
-    }
+    pieces = {f"{m} {name} {seed}": (name, m, seed) for m in MAKING for name in THIN for seed in seeds}
+    scored = dict(zip(pieces.values(), answers(measured, pieces, settings).values(), strict=True))
+    found = {name: [{m: Quality(**scored[name, m, seed]) for m in DRAWS} for seed in seeds] for name in THIN}
     return Result(
         STUDY.name,
         STUDY.title,
@@ -48,32 +51,47 @@ def run(settings: Settings) -> Result:
     )
 
 
-def _qualities(name: str, held: Held, settings: Settings) -> dict[str, Quality]:
-    fitted = posteriors(name, held, settings)
-    teacher = fitted["SGLD"].predict(held.test.x, draws=DRAWS["SGLD"], seed=settings.seed)
-    return {
-        method: digits.quality(p, held, DRAWS[method], None if method == "SGLD" else teacher, settings.seed)
-        for method, p in fitted.items()
-    }
+def measured(name: str, method: str, seed: int, settings: Settings) -> dict[str, Any]:
+    """The quality of one method on one network; the chain is the teacher of all others."""
+    held, at = digits.load(settings), replace(settings, seed=seed)
+    mine = posterior(name, method, held, at)
+    if method == "SGLD":
+        return asdict(digits.quality(mine, held, DRAWS[method], None, seed))
+    teacher = posterior(name, "SGLD", held, at).predict(held.test.x, draws=DRAWS["SGLD"], seed=seed)
+    return asdict(digits.quality(mine, held, DRAWS[method], teacher, seed))
 
 
-def posteriors(name: str, held: Held, settings: Settings) -> dict[str, Posterior]:
-    """SGD, MC dropout, the chain and what is distilled from it, for fcNN1 or fcNN2."""
+def posterior(name: str, method: str, held: Held, settings: Settings) -> Posterior:
+    """SGD, MC dropout, the chain or what is distilled from it, for fcNN1 or fcNN2; kept by network, method and seed."""
+    folder = settings.folder(f"{name} {method} {settings.seed}")
     steps, generator_steps = (100, 4) if settings.quick else (STEPS, GENERATOR_STEPS)
-    chain = digits.chain(name, held, settings, steps, 10 if settings.quick else THIN[name])
-    options = digits.options(settings)
-    generator = adversarial(chain, Adversarial(), steps=generator_steps, validation=held.validation, **options)
+    if method == "SGLD":
+        return digits.chain(name, held, settings, steps, 10 if settings.quick else THIN[name], folder)
+    if method == "APD":
+        chain = posterior(name, "SGLD", held, settings)
+        with alone(folder):
+            return adversarial(
+                chain, Adversarial(), steps=generator_steps, validation=held.validation, folder=folder,
+                **digits.options(settings),
+            )  # fmt: skip
     descent: dict[str, Any] = {"learning_rate": digits.RATE, "optimiser": "sgd", "momentum": 0.0}
-    plans = {
+    plan = {
         "SGD": Plan(dubito.MAP(**descent), digits.network(name, settings), steps, batch_size=100),
         "MC dropout": Plan(dubito.MCDropout(**descent), digits.network(name, settings, 0.5), steps, batch_size=100),
-    }
+    }[method]
     prior = digits.paper_prior(len(held.train.y))
-    fitted = {
-        method: plan.fit(held.train, settings, dubito.Categorical(), prior, held.validation)
-        for method, plan in plans.items()
-    }
-    return {**fitted, "SGLD": chain, "APD": generator}
+    return plan.fit(held.train, settings, dubito.Categorical(), prior, held.validation, folder)
+
+
+def posteriors(name: str, methods: Sequence[str], held: Held, settings: Settings) -> dict[str, Posterior]:
+    """Several on one network, in this study's folders and from them where they are there already."""
+    shared = settings.beside(STUDY.name)
+    ahead(_made, {method: (name, method) for method in MAKING if method in methods}, shared)
+    return {method: posterior(name, method, held, shared) for method in methods}
+
+
+def _made(name: str, method: str, settings: Settings) -> None:
+    posterior(name, method, digits.load(settings), settings)
 
 
 def _average(runs: Sequence[Mapping[str, Quality]], method: str, what: str) -> float | None:

@@ -41,8 +41,7 @@ def run(settings: Settings) -> Result:
     """Fit, attack each through one draw, and let all judge."""
     held = digits.load(settings)
     count, draws, rounds = (30, 10, 20) if settings.quick else (6000, 1000, 1000)
-    every = apd_accuracy.posteriors("fcNN1", held, settings)
-    fitted = {name: every[name] for name in METHODS}
+    fitted = apd_accuracy.posteriors("fcNN1", METHODS, held, settings)
     data = {"test": tuple(t[:count] for t in held.validation), "negatives": held.test.x[:count]}
     found = {
         name: Robustness(

@@ -1,7 +1,7 @@
 """Out-of-distribution detection as in adversarial posterior distillation: SGD, MC dropout, SGLD and what is distilled.
 
-fcNN2 (784-400-400-10), fitted as in `apd-accuracy`; 2,000 test digits against 2,000 images of each other set, 200
-networks.
+fcNN2 (784-400-400-10), fitted as in `apd-accuracy`, or taken from its folders; 2,000 test digits against 2,000 images
+of each other set, 200 networks.
 
 The released code multiplies outside inputs by a factor (5 while training); which one made the published table is not
 stated, so inputs are shown as they are and times 5. Omniglot alone is left in 0 to 255 there, as bytes whose product
@@ -68,7 +68,7 @@ def run(settings: Settings) -> Result:
     """Fit, and look at every set in both scalings."""
     held = digits.load(settings)
     count, draws, rounds = (60, 10, 20) if settings.quick else (2000, 200, 1000)
-    fitted = apd_accuracy.posteriors("fcNN2", held, settings)
+    fitted = apd_accuracy.posteriors("fcNN2", METHODS, held, settings)
     sets, note = outside(count, held, settings)
     task = OOD(
         scores=tuple(SCORES), draws=draws, seed=settings.seed, scales=(1.0, FACTOR), bootstrap=rounds, shown=0,

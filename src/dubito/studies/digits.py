@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -55,12 +56,12 @@ def paper_prior(n: int) -> dubito.Normal:
     return dubito.Normal(std=1 / math.sqrt(n * DECAY))
 
 
-def chain(name: str, digits: Held, settings: Settings, steps: int, thin: int) -> Posterior:
+def chain(name: str, digits: Held, settings: Settings, steps: int, thin: int, folder: Path | None = None) -> Posterior:
     """The paper's SGLD: epsilon = 0.05 / N, batches of 100, burn-in 500."""
     n = len(digits.train.y)
     sampler = dubito.SGLD(step_size=RATE / n, burn_in=min(500, steps // 4), thin=thin)
     plan = Plan(sampler, network(name, settings), steps, batch_size=100)
-    return plan.fit(digits.train, settings, dubito.Categorical(), paper_prior(n))
+    return plan.fit(digits.train, settings, dubito.Categorical(), paper_prior(n), folder=folder)
 
 
 @dataclass(frozen=True)
