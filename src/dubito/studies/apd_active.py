@@ -31,6 +31,7 @@ from dubito.methods.base import Method
 from dubito.results import Cell, Figure, Result, Table
 from dubito.studies import images
 from dubito.studies.base import Settings, Study, banded, built
+from dubito.studies.pieces import answers
 from dubito.tasks import Active
 from dubito.tasks.active import Acquisition
 
@@ -128,25 +129,17 @@ class Recipe:
             batch_size=n,
             seed=seed,
             device=self.settings.device,
+            precision="tf32",
             progress=False,
         )
 
 
 def run(settings: Settings) -> Result:
     """Every row, several times."""
-    sizes = QUICK if settings.quick else FULL
-    digits = images.digits(settings).scaled(-1, 1)
-    pool = Split(digits.train.x[: sizes.pool], digits.train.y[: sizes.pool])
-    test = Split(digits.test.x[: sizes.tested], digits.test.y[: sizes.tested])
-    curves: dict[str, list[Mapping[str, Any]]] = {name: [] for name in ROWS}
-    for seed in range(settings.seed, settings.seed + sizes.runs):
-        for name, row in ROWS.items():
-            task = Active(
-                acquisition=row.acquisition, rounds=sizes.rounds, start=START, draws=sizes.draws,
-                pool_subset=SUBSET, seed=seed, progress=settings.progress,
-            )  # fmt: skip
-            found = task.run(Recipe(row, sizes, settings), {"pool": pool, "test": test})
-            curves[name].append(found.numbers)
+    sizes = _sizes(settings)
+    seeds = range(settings.seed, settings.seed + sizes.runs)
+    found = answers(curve, {f"{name} {seed}": (name, seed) for name in ROWS for seed in seeds}, settings)
+    curves = {name: [found[f"{name} {seed}"] for seed in seeds] for name in ROWS}
     return Result(
         STUDY.name,
         STUDY.title,
@@ -156,6 +149,23 @@ def run(settings: Settings) -> Result:
         figures=[_figure(curves)],
         settings={**vars(sizes), "prior std": (START * DECAY) ** -0.5},
     )
+
+
+def curve(name: str, seed: int, settings: Settings) -> Mapping[str, Any]:
+    """One run of one row; its rounds are kept."""
+    sizes, row, digits = _sizes(settings), ROWS[name], images.digits(settings).scaled(-1, 1)
+    pool = Split(digits.train.x[: sizes.pool], digits.train.y[: sizes.pool])
+    test = Split(digits.test.x[: sizes.tested], digits.test.y[: sizes.tested])
+    task = Active(
+        acquisition=row.acquisition, rounds=sizes.rounds, start=START, draws=sizes.draws,
+        pool_subset=SUBSET, seed=seed, progress=settings.progress,
+    )  # fmt: skip
+    folder = settings.folder(f"{name} {seed}")
+    return task.run(Recipe(row, sizes, settings), {"pool": pool, "test": test}, folder=folder).numbers
+
+
+def _sizes(settings: Settings) -> Sizes:
+    return QUICK if settings.quick else FULL
 
 
 def verdict(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:

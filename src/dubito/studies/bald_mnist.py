@@ -20,6 +20,7 @@ from dubito.data import Split
 from dubito.results import Cell, Figure, Result, Table
 from dubito.studies import images
 from dubito.studies.base import Settings, Study, banded, built
+from dubito.studies.pieces import answers
 from dubito.tasks import Active
 from dubito.tasks.active import Acquisition, labels_needed
 from dubito.tasks.active.task import first
@@ -84,25 +85,21 @@ class Recipe:
             batch_size=min(128, len(data[1])),
             seed=seed,
             device=self.device,
+            precision="tf32",
             progress=False,
         )
 
 
 def run(settings: Settings) -> Result:
     """Every acquisition, three times."""
-    sizes = QUICK if settings.quick else FULL
-    digits = images.digits(settings)
-    pool = Split(digits.train.x[: sizes.pool], digits.train.y[: sizes.pool])
-    test = Split(digits.test.x[: sizes.tested], digits.test.y[: sizes.tested])
-    curves: dict[Acquisition, list[Mapping[str, Any]]] = {name: [] for name in PUBLISHED}
-    stds = []
-    for seed in range(settings.seed, settings.seed + sizes.runs):
-        std = choose_prior(pool, images.few(digits.validation, 100, seed), sizes, settings.device, seed)
-        stds.append(std)
-        for name in PUBLISHED:
-            task = _task(name, sizes, seed, settings.progress)
-            found = task.run(Recipe(std, sizes.steps, settings.device), {"pool": pool, "test": test})
-            curves[name].append(found.numbers)
+    sizes = _sizes(settings)
+    seeds = range(settings.seed, settings.seed + sizes.runs)
+    stds = list(answers(choose_prior, {f"prior {seed}": (seed,) for seed in seeds}, settings).values())
+    chosen = dict(zip(seeds, stds, strict=True))
+    order = sorted(PUBLISHED, key=lambda name: name != "random")  # the longest first
+    pieces = {f"{name} {seed}": (name, seed, chosen[seed]) for name in order for seed in seeds}
+    found = answers(curve, pieces, settings)
+    curves = {name: [found[f"{name} {seed}"] for seed in seeds] for name in PUBLISHED}
     needed = {name: [needs(one) for one in runs] for name, runs in curves.items()}
     return Result(
         STUDY.name,
@@ -115,23 +112,39 @@ def run(settings: Settings) -> Result:
     )
 
 
-def _task(name: Acquisition, sizes: Sizes, seed: int, progress: bool) -> Active:
-    rounds = sizes.random_rounds if name == "random" else sizes.rounds
-    return Active(
-        acquisition=name, rounds=rounds, draws=sizes.draws, pool_subset=sizes.subset, seed=seed, progress=progress
-    )
+def curve(name: Acquisition, seed: int, std: float, settings: Settings) -> Mapping[str, Any]:
+    """One run of one acquisition; its rounds are kept."""
+    sizes, digits = _sizes(settings), images.digits(settings)
+    test = Split(digits.test.x[: sizes.tested], digits.test.y[: sizes.tested])
+    task = Active(
+        acquisition=name, rounds=sizes.random_rounds if name == "random" else sizes.rounds, draws=sizes.draws,
+        pool_subset=sizes.subset, seed=seed, progress=settings.progress,
+    )  # fmt: skip
+    data = {"pool": _pool(digits, sizes), "test": test}
+    folder = settings.folder(f"{name} {seed}")
+    return task.run(Recipe(std, sizes.steps, settings.device), data, folder=folder).numbers
 
 
-def choose_prior(pool: Split, validation: Split, sizes: Sizes, device: str, seed: int) -> float:
+def choose_prior(seed: int, settings: Settings) -> float:
     """The prior under which 100 other digits are likeliest after the first 20 labels."""
+    sizes, digits = _sizes(settings), images.digits(settings)
+    pool, validation = _pool(digits, sizes), images.few(digits.validation, 100, seed)
     start = first(labelled(tuple(pool)), 20, seed)
 
     def nll(std: float) -> float:
-        posterior = Recipe(std, sizes.steps, device)((pool.x[start], pool.y[start]), None, seed)
+        posterior = Recipe(std, sizes.steps, settings.device)((pool.x[start], pool.y[start]), None, seed)
         found: Tensor = posterior.predict(validation.x, sizes.draws).log_prob(validation.y)
         return -float(found.mean())
 
     return min(PRIORS, key=nll)
+
+
+def _sizes(settings: Settings) -> Sizes:
+    return QUICK if settings.quick else FULL
+
+
+def _pool(digits: images.Digits, sizes: Sizes) -> Split:
+    return Split(digits.train.x[: sizes.pool], digits.train.y[: sizes.pool])
 
 
 def needs(found: Mapping[str, Any]) -> list[int | None]:
