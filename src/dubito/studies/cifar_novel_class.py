@@ -8,6 +8,7 @@ distribution, 700 epochs. Adam 1e-3, batches of 128, 50 passes. The epochs are n
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from statistics import mean
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from dubito.posteriors.base import Posterior
 from dubito.priors import PriorSpec
 from dubito.results import Cell, Figure, Result, Table
 from dubito.studies.base import Plan, Settings, Study, against_published, built
+from dubito.studies.pieces import ahead
 from dubito.tasks import OOD, Selective
 
 UNKNOWN, CLASSES = 7, ("plane", "car", "bird", "cat", "deer", "dog", "frog", "ship", "truck")  # horses are unknown
@@ -99,7 +101,9 @@ def run(settings: Settings) -> Result:
     images = pictures(settings)
     chosen = plans(settings, len(images.train.x))
     seeds = range(settings.seed, settings.seed + (1 if settings.quick else SEEDS))
-    each = [_seed(images, Settings(settings.quick, settings.device, seed, settings.progress)) for seed in seeds]
+    longest = sorted(chosen, key=lambda name: -chosen[name].steps)
+    ahead(_made, {f"{name} {seed}": (name, seed) for name in longest for seed in seeds}, settings)
+    each = [_seed(images, replace(settings, seed=seed)) for seed in seeds]
     accuracy = {name: [one["ood"].numbers["accuracy"][name] for one in each] for name in chosen}
     first = each[0]
     views = [figure for figure in first["ood"].figures if figure.name == "doubt-entropy"]
@@ -117,12 +121,19 @@ def run(settings: Settings) -> Result:
     )
 
 
+def posterior(name: str, images: Images, settings: Settings) -> Posterior:
+    """One method under one seed; kept."""
+    plan = plans(settings, len(images.train.x))[name]
+    folder = settings.folder(f"{name} {settings.seed}")
+    return plan.fit(images.train, settings, dubito.Categorical(), PRIORS.get(name, FLAT), folder=folder)
+
+
+def _made(name: str, seed: int, settings: Settings) -> None:
+    posterior(name, pictures(settings), replace(settings, seed=seed))
+
+
 def _seed(images: Images, settings: Settings) -> dict[str, Result]:
-    chosen = plans(settings, len(images.train.x))
-    fitted: dict[str, Posterior] = {
-        name: plan.fit(images.train, settings, dubito.Categorical(), PRIORS.get(name, FLAT))
-        for name, plan in chosen.items()
-    }
+    fitted = {name: posterior(name, images, settings) for name in EPOCHS}
     draws, rounds = (4, 20) if settings.quick else (DRAWS, 1000)
     data = {"inside": tuple(images.known), "horses": images.unknown}
     ood = OOD(draws=draws, seed=settings.seed, bootstrap=rounds, shown=0).run(fitted, data)
