@@ -17,9 +17,9 @@ import dubito
 from dubito import data as sets
 from dubito.data import DataError, DataSet, Split, toys
 from dubito.nn import mlp
-from dubito.progress import track
 from dubito.results import Cell, Result, Table
 from dubito.studies.base import Plan, Settings, Study, built
+from dubito.studies.pieces import answers
 
 ALPHAS = (0.0, 0.5, 1.0)
 RATES = (0.005, 0.02, 0.05)
@@ -68,60 +68,72 @@ def sampler(train: Split, settings: Settings) -> Plan:
     return Plan(dubito.HMC(leapfrog=leapfrog, burn_in=burn_in), net, burn_in + kept, 2)
 
 
-def chosen_rate(splits: Sequence[Split], settings: Settings) -> float:
-    """The rate with the best validation NLL, summed over alphas and splits; test rows take no part."""
+def tried(name: str, number: int, settings: Settings) -> list[float]:
+    """The validation NLL of each rate on one split, summed over alphas; test rows take no part."""
+    split = halves(name, number, settings).part("train")
+    order = torch.randperm(len(split.x), generator=torch.Generator().manual_seed(number))
+    held = len(order) // 5
+    known, unseen = (Split(split.x[rows], split.y[rows]) for rows in (order[held:], order[:held]))
+    return [
+        sum(scored(known, unseen, dropout(known, a, rate, settings), settings)[0] for a in ALPHAS) for rate in RATES
+    ]
+
+
+def chosen_rates(names: Sequence[str], settings: Settings) -> dict[str, float]:
+    """For each table the rate with the best validation NLL, summed over alphas and the first splits."""
+    count = 1 if settings.quick else CHOOSING
+    pieces = {f"rate {name} {number}": (name, number) for name in names for number in range(count)}
+    found = answers(tried, pieces, settings)
+    totals = {name: np.sum([found[f"rate {name} {number}"] for number in range(count)], axis=0) for name in names}
+    return {name: RATES[int(np.argmin(total))] for name, total in totals.items()}
+
+
+def split_scores(name: str, number: int, rate: float, settings: Settings) -> dict[str, tuple[float, float]]:
+    """Every alpha on one split, and HMC where it is the reference."""
+    one, at = halves(name, number, settings), replace(settings, seed=settings.seed + number)
+    train, test = one.part("train"), one.part("test")
+    found = {f"{alpha:g}": scored(train, test, dropout(train, alpha, rate, at), at) for alpha in ALPHAS}
+    return found | ({HMC: scored(train, test, sampler(train, at), at)} if name in REFERENCED else {})
+
+
+def halves(name: str, number: int, settings: Settings) -> DataSet:
+    """A table in one of the standard splits."""
+    return _toy(number) if settings.quick else sets.load(f"uci/{name}", split=number)
+
+
+def available(settings: Settings) -> tuple[list[str], list[str]]:
+    """The tables that can be had, and the others."""
     if settings.quick:
-        return RATES[-1]
-    totals = dict.fromkeys(RATES, 0.0)
-    for number, split in enumerate(splits):
-        order = torch.randperm(len(split.x), generator=torch.Generator().manual_seed(number))
-        held = len(order) // 5
-        known, unseen = (Split(split.x[rows], split.y[rows]) for rows in (order[held:], order[:held]))
-        for rate in RATES:
-            for alpha in ALPHAS:
-                totals[rate] += scored(known, unseen, dropout(known, alpha, rate, settings), settings)[0]
-    return min(totals, key=lambda rate: totals[rate])
-
-
-def table_scores(name: str, settings: Settings) -> tuple[Scores, float]:
-    """Every alpha on every split, and HMC where it is the reference; and the rate that was chosen."""
-    count = 2 if settings.quick else SPLITS
-    halves = [sets.load(f"uci/{name}", split=i) for i in range(count)] if not settings.quick else _toy(count)
-    rate = chosen_rate([one.part("train") for one in halves[:CHOOSING]], settings)
-    methods = [*(f"{alpha:g}" for alpha in ALPHAS), *([HMC] if name in REFERENCED else [])]
-    scores: Scores = {method: [] for method in methods}
-    for number, one in enumerate(halves):
-        train, test, at = one.part("train"), one.part("test"), replace(settings, seed=settings.seed + number)
-        for alpha in ALPHAS:
-            scores[f"{alpha:g}"].append(scored(train, test, dropout(train, alpha, rate, at), at))
-        if name in REFERENCED:
-            scores[HMC].append(scored(train, test, sampler(train, at), at))
-    return scores, rate
-
-
-def _toy(count: int) -> list[DataSet]:
-    """Small linear tables in place of the real ones."""
-    made = []
-    for seed in range(count):
-        x, y = toys.linear(60, seed=seed)
-        made.append(DataSet(TOY, Split(x[:50], y[:50]), Split(x[50:], y[50:]), (), "", "", ""))
-    return made
-
-
-def run(settings: Settings) -> Result:
-    """Every table that can be had."""
-    quiet = replace(settings, progress=False)
-    found: dict[str, Scores] = {}
-    rates: dict[str, float] = {}
-    missing = []
-    names = (TOY,) if settings.quick else NAMES
-    for name in track(names, len(names), "tables", settings.progress):
+        return [TOY], []
+    found, missing = list[str](), list[str]()
+    for name in NAMES:
         try:
-            found[name], rates[name] = table_scores(name, quiet)
+            halves(name, 0, settings)
+            found.append(name)
         except DataError:
             missing.append(name)
     if not found:
         raise DataError(f"none of {', '.join(NAMES)} is here; see docs/data.md for where to put them.")
+    return found, missing
+
+
+def _toy(seed: int) -> DataSet:
+    """A small linear table in place of a real one."""
+    x, y = toys.linear(60, seed=seed)
+    return DataSet(TOY, Split(x[:50], y[:50]), Split(x[50:], y[50:]), (), "", "", "")
+
+
+def run(settings: Settings) -> Result:
+    """Every table that can be had."""
+    names, missing = available(settings)
+    rates = chosen_rates(names, settings)
+    count = 2 if settings.quick else SPLITS
+    pieces = {f"{name} {number}": (name, number, rates[name]) for name in names for number in range(count)}
+    each = answers(split_scores, pieces, settings)
+    found: dict[str, Scores] = {}
+    for name in names:
+        splits = [each[f"{name} {number}"] for number in range(count)]
+        found[name] = {method: [one[method] for one in splits] for method in splits[0]}
     return Result(
         STUDY.name,
         STUDY.title,
