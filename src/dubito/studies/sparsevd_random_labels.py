@@ -14,13 +14,14 @@ from torch import nn
 import dubito
 from dubito import compress, metrics
 from dubito.compress.curve import losses
-from dubito.data import DataError, Split
+from dubito.data import Split
 from dubito.nn import mlp, vgg
 from dubito.results import Cell, Result, Table
 from dubito.rng import generator
 from dubito.schedules import Linear, Rise
 from dubito.studies import sparsity
-from dubito.studies.base import Settings, Study, against_published
+from dubito.studies.base import Settings, Study, against_published, gather
+from dubito.studies.pieces import answers
 from dubito.studies.sparsity import Images
 
 CLASSES = 10
@@ -67,29 +68,29 @@ def row(posterior: dubito.Posterior, data: Images, sparse: bool) -> list[float |
     return [*(100 * (1 - share) for share in wrong), 100 * (1 - kept / total)]
 
 
+def memorised(name: str, label: str, settings: Settings) -> list[float | None]:
+    """The row of one method on one set."""
+    data = shuffled(sparsity.images(name, settings), settings.seed)
+    method, epochs = methods(settings.quick)[label]
+    posterior = dubito.fit(
+        sparsity.seeded(partial(network, name, settings.quick), settings.seed), data.train, method, epochs=epochs,
+        batch_size=100, seed=settings.seed, device=settings.device, folder=settings.folder(f"{name} {label}"),
+        precision="tf32", progress=settings.progress,
+    )  # fmt: skip
+    return row(posterior, data, label == "Sparse VD")
+
+
 def run(settings: Settings) -> Result:
     """Both methods on both sets."""
-    rows: dict[str, dict[str, list[float | None]]] = {}
-    missing = []
-    for name in ("digits",) if settings.quick else SETS:
-        try:
-            data = shuffled(sparsity.images(name, settings), settings.seed)
-        except DataError:
-            missing.append(name)
-            continue
-        rows[name] = {}
-        for label, (method, epochs) in methods(settings.quick).items():
-            posterior = dubito.fit(
-                sparsity.seeded(partial(network, name, settings.quick), settings.seed), data.train, method,
-                epochs=epochs, batch_size=100, seed=settings.seed, device=settings.device, progress=settings.progress,
-            )  # fmt: skip
-            rows[name][label] = row(posterior, data, label == "Sparse VD")
-    if not rows:
-        raise DataError(f"none of {', '.join(SETS)} is here; see docs/data.md for where to put them.")
+    here = gather(["digits"] if settings.quick else SETS)
+    names = sorted(here.sets, key=lambda name: name != "cifar10")  # the longest first
+    labels = sorted(methods(settings.quick), key=lambda label: label != "Sparse VD")
+    found = answers(memorised, {f"{n} {label}": (n, label) for n in names for label in labels}, settings)
+    rows = {n: {label: found[f"{n} {label}"] for label in methods(settings.quick)} for n in here.sets}
     return Result(
         STUDY.name,
         STUDY.title,
-        summary=f"Run without {', '.join(missing)}, not found here." if missing else "",
+        summary=here.note,
         numbers=rows,
         tables=[_table(rows), _published(rows)],
         settings={label: epochs for label, (_, epochs) in methods(settings.quick).items()},

@@ -1,11 +1,10 @@
 """Sparse variational dropout on a VGG-like network and CIFAR-10, at several widths.
 
-A plain fit first, then Sparse VD from its weights, as in the paper; every fit has a folder below `runs/sparsevd-vgg`,
-so that a run that was stopped goes on. Inputs have the mean training image taken off and are not whitened.
+A plain fit first, then Sparse VD from its weights, as in the paper. Inputs have the mean training image taken off and
+are not whitened.
 """
 
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -18,10 +17,10 @@ from dubito.results import Cell, Figure, Result, Table
 from dubito.schedules import Linear
 from dubito.studies import sparsity
 from dubito.studies.base import Settings, Study
+from dubito.studies.pieces import ahead
 from dubito.studies.sparsity import Images
 
 WIDTHS = (0.25, 0.5, 1.0)
-FOLDER = Path("runs/sparsevd-vgg")
 
 
 def network(width: float, quick: bool) -> nn.Module:
@@ -36,9 +35,10 @@ def fitted(width: float, data: Images, settings: Settings) -> tuple[dubito.Poste
         "batch_size": 100,
         "seed": settings.seed,
         "device": settings.device,
+        "precision": "tf32",
         "progress": settings.progress,
     }
-    places = [None if quick else FOLDER / f"{part}-{width:g}-{settings.seed}" for part in ("plain", "sparse")]
+    places = [settings.folder(f"{part} {width:g}") for part in ("plain", "sparse")]
     start = sparsity.seeded(partial(network, width, quick), settings.seed)
     first = dubito.MAP(learning_rate=1e-3, schedule="linear")
     plain = dubito.fit(start, data.train, first, epochs=2 if quick else 60, folder=places[0], **options)
@@ -48,11 +48,17 @@ def fitted(width: float, data: Images, settings: Settings) -> tuple[dubito.Poste
     return plain, dubito.fit(net, data.train, second, prior=sparsity.PRIOR, epochs=epochs, folder=places[1], **options)
 
 
+def _made(width: float, settings: Settings) -> None:
+    fitted(width, sparsity.images("cifar10", settings), settings)
+
+
 def run(settings: Settings) -> Result:
     """Every width: dense, and sparse at log alpha's own threshold and at the cut that validation chose."""
     data = sparsity.images("cifar10", settings)
     rows: list[tuple[Cell, ...]] = []
-    for width in WIDTHS[:1] if settings.quick else WIDTHS:
+    widths = WIDTHS[:1] if settings.quick else WIDTHS
+    ahead(_made, {f"{width:g}": (width,) for width in reversed(widths)}, settings)
+    for width in widths:
         plain, sparse = fitted(width, data, settings)
         shares = {"cut on validation": sparsity.chosen_share(sparse, data)}
         found = sparsity.outcomes(plain, data, True, {}) + sparsity.outcomes(sparse, data, False, shares)
