@@ -21,6 +21,7 @@ from dubito.results import Result, Table
 from dubito.schedules import StepDecay
 from dubito.studies.base import Plan, Settings, Study, against_published, built
 from dubito.studies.digits import options
+from dubito.studies.pieces import answers
 
 PUBLISHED = {"SGLD": -2.306, "distilled": -2.350}
 SPLITS, STEPS, LESSONS, PRECISION = 10, 100_000, 20_000, 2.5
@@ -36,10 +37,8 @@ class Scores(NamedTuple):
 def run(settings: Settings) -> Result:
     """Teacher and student on several of the standard splits."""
     splits = range(1 if settings.quick else SPLITS)
-    found: dict[str, list[Scores]] = {name: [] for name in PUBLISHED}
-    for split in splits:
-        for name, scores in _one(split, replace(settings, seed=settings.seed + split)).items():
-            found[name].append(scores)
+    each = answers(measured, {f"split {split}": (split,) for split in splits}, settings)
+    found = {name: [Scores(*one[name]) for one in each.values()] for name in PUBLISHED}
     rows = [(name, PUBLISHED[name], mean(s.log_lik for s in scores), _error(scores)) for name, scores in found.items()]
     return Result(
         STUDY.name,
@@ -51,7 +50,9 @@ def run(settings: Settings) -> Result:
     )
 
 
-def _one(split: int, settings: Settings) -> dict[str, Scores]:
+def measured(split: int, run: Settings) -> dict[str, Scores]:
+    """Teacher and student on one split."""
+    settings = replace(run, seed=run.seed + split)
     train, test = _rows(split, settings)
     x, x_test = standardise(train.x, test.x)
     (y,), scale = standardise(train.y), float(train.y.std(correction=0))
