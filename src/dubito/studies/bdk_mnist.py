@@ -6,26 +6,34 @@ the paper's. Beside the paper's student: one with a Dirichlet head, and a genera
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Any
 
 import dubito
 from dubito.distill import Adversarial, DarkKnowledge, adversarial, dark_knowledge
 from dubito.posteriors.base import Posterior
 from dubito.results import Result, Table
+from dubito.runtime import alone
 from dubito.studies import digits
 from dubito.studies.base import Plan, Settings, Study, against_published
 from dubito.studies.digits import Held, Quality
+from dubito.studies.pieces import answers
 
 PUBLISHED = {"SGD": 1.536, "SGLD": 1.271, "distilled": 1.307}  # test error in per cent
 HIGH = 255 / 126
 STEPS, THIN, LESSONS, GAMES = 1_000_000, 1_000, 200_000, 16_000
+NAMES = ("SGD", "SGLD", "distilled", "Dirichlet student", "generator")
+MAKING = ("SGLD", "SGD", "generator", "distilled", "Dirichlet student")  # in which order: most wait for the chain
+STUDENTS = {
+    "distilled": DarkKnowledge(noise=0.1, draws=4, schedule="cosine"),
+    "Dirichlet student": DarkKnowledge(noise=0.1, draws=4, schedule="cosine", head="dirichlet"),
+}
 
 
 def run(settings: Settings) -> Result:
     """One network, a chain, and what is learnt from it."""
     held = digits.load(settings, 0.0, HIGH)
-    posteriors = _posteriors(held, settings)
-    taught = posteriors["SGLD"].predict(held.test.x, draws=200)
-    found = {n: digits.quality(p, held, 200, None if n == "SGLD" else taught) for n, p in posteriors.items()}
+    each = answers(measured, {name: (name,) for name in MAKING}, settings)
+    found = {name: Quality(**each[name]) for name in NAMES}
     return Result(
         STUDY.name,
         STUDY.title,
@@ -36,32 +44,36 @@ def run(settings: Settings) -> Result:
     )
 
 
-def _posteriors(held: Held, settings: Settings) -> dict[str, Posterior]:
-    quick, n = settings.quick, len(held.train.y)
-    steps, thin, lessons, games = (200, 10, 10, 5) if quick else (STEPS, THIN, LESSONS, GAMES)
-    sampler = dubito.SGLD(step_size=0.2 / n, burn_in=min(1_000, steps // 4), thin=thin)
-    descent = dubito.MAP(learning_rate=0.05, optimiser="sgd", momentum=0.0)
-    net = digits.network("fcNN2", settings)
+def measured(name: str, settings: Settings) -> dict[str, Any]:
+    """The quality of one posterior; the chain is the teacher of all others."""
+    held = digits.load(settings, 0.0, HIGH)
+    mine = posterior(name, held, settings)
+    if name == "SGLD":
+        return asdict(digits.quality(mine, held, 200))
+    return asdict(digits.quality(mine, held, 200, posterior("SGLD", held, settings).predict(held.test.x, draws=200)))
+
+
+def posterior(name: str, held: Held, settings: Settings) -> Posterior:
+    """One of those that are compared; kept."""
+    steps, thin, lessons, games = (200, 10, 10, 5) if settings.quick else (STEPS, THIN, LESSONS, GAMES)
+    folder, net = settings.folder(name), digits.network("fcNN2", settings)
     fits = {
-        "SGD": Plan(descent, net, min(steps, 200_000), batch_size=100),
-        "SGLD": Plan(sampler, net, steps, batch_size=100),
+        "SGD": Plan(dubito.MAP(learning_rate=0.05, optimiser="sgd", momentum=0.0), net, min(steps, 200_000), None, 100),
+        "SGLD": Plan(_sampler(len(held.train.y), steps, thin), net, steps, None, 100),
     }
-    prior, options = dubito.Normal(std=1.0), digits.options(settings)
-    fitted = {
-        name: plan.fit(held.train, settings, dubito.Categorical(), prior, held.validation)
-        for name, plan in fits.items()
-    }
-    x = held.train.x
-    plain = DarkKnowledge(noise=0.1, draws=4, schedule="cosine")
-    second = DarkKnowledge(noise=0.1, draws=4, schedule="cosine", head="dirichlet")
-    return {
-        **fitted,
-        "distilled": dark_knowledge(fitted["SGLD"], x, plain, steps=lessons, validation=held.validation, **options),
-        "Dirichlet student": dark_knowledge(
-            fitted["SGLD"], x, second, steps=lessons, validation=held.validation, **options
-        ),
-        "generator": adversarial(fitted["SGLD"], Adversarial(), steps=games, validation=held.validation, **options),
-    }
+    if name in fits:
+        prior = dubito.Normal(std=1.0)
+        return fits[name].fit(held.train, settings, dubito.Categorical(), prior, held.validation, folder)
+    chain = posterior("SGLD", held, settings)
+    options = {**digits.options(settings), "validation": held.validation, "folder": folder}
+    with alone(folder):
+        if name == "generator":
+            return adversarial(chain, Adversarial(), steps=games, **options)
+        return dark_knowledge(chain, held.train.x, STUDENTS[name], steps=lessons, **options)
+
+
+def _sampler(n: int, steps: int, thin: int) -> dubito.SGLD:
+    return dubito.SGLD(step_size=0.2 / n, burn_in=min(1_000, steps // 4), thin=thin)
 
 
 def _published(found: Mapping[str, Quality]) -> Table:
