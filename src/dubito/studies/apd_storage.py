@@ -4,8 +4,9 @@ One SGLD chain of fcNN1, 2,000 samples as in the paper's analysis; generators of
 h + 1 networks, mixtures of K diagonal Gaussians as much as 2 K.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,9 @@ from dubito.rng import choose
 from dubito.studies import digits
 from dubito.studies.base import Plan, Settings, Study, against_published
 from dubito.studies.digits import Held, Quality
+from dubito.studies.pieces import answers
 
+FAMILIES = ("chain", "single network", "samples", "mixtures", "generators")
 SAMPLES = (2, 6, 11, 21, 51, 101)
 COMPONENTS = (1, 3, 5, 10, 25, 50, 60)
 WIDTHS = (5, 10, 20, 50, 100)
@@ -37,13 +40,11 @@ PUBLISHED = {"60 Gaussians": 0.993, "width 20": 0.998}  # accuracy as a share of
 def run(settings: Settings) -> Result:
     """Everything at every size against the whole chain."""
     held = digits.load(settings)
-    steps = 200 if settings.quick else STEPS
-    chain = digits.chain("fcNN1", held, settings, steps, 5 if settings.quick else 100)
-    taught = chain.predict(held.test.x, draws=200)
-    found: dict[str, dict[str, Quality]] = {"chain": {"all": digits.quality(chain, held, 200)}}
-    for family, name, posterior in _all(chain, held, settings):
-        quality = digits.quality(posterior, held, DRAWS, taught, settings.seed)
-        found.setdefault(family, {})[name] = quality
+    compared = sizes(settings)
+    each = answers(measured, {name: (family, count) for name, (family, count) in compared.items()}, settings)
+    found: dict[str, dict[str, Quality]] = {}
+    for name in sorted(compared, key=lambda name: FAMILIES.index(compared[name][0])):
+        found.setdefault(compared[name][0], {})[name] = Quality(**each[name])
     families = {family: members for family, members in found.items() if family != "chain"}
     return Result(
         STUDY.name,
@@ -52,23 +53,47 @@ def run(settings: Settings) -> Result:
         numbers={family: {n: asdict(q) for n, q in members.items()} for family, members in found.items()},
         tables=[_published(found), _table(found)],
         figures=[_figure(measure, families) for measure in MEASURES if _has(measure, families)],
-        settings={"steps": steps, "generator steps": GENERATOR_STEPS, "draws": DRAWS},
+        settings={"steps": _steps(settings), "generator steps": GENERATOR_STEPS, "draws": DRAWS},
     )
 
 
-def _all(chain: Posterior, held: Held, settings: Settings) -> Iterator[tuple[str, str, Posterior]]:
-    """Family, name and posterior of all that is compared; the sizes of a quick run are the first two."""
+def sizes(settings: Settings) -> dict[str, tuple[str, int]]:
+    """Family and size of all that is compared, what takes longest first; a quick run has two sizes of each family."""
     most = 2 if settings.quick else len(COMPONENTS)
-    options, games = digits.options(settings), 3 if settings.quick else GENERATOR_STEPS
-    yield "single network", "SGD", _single(held, settings)
-    for count in SAMPLES[:most]:
-        yield "samples", f"{count} samples", _some(chain, count, settings.seed)
-    for count in COMPONENTS[:most]:
-        name = "1 Gaussian" if count == 1 else f"{count} Gaussians"
-        yield "mixtures", name, mixture(chain, Mixture(components=count), **options)
-    for width in WIDTHS[:most]:
-        distiller = Adversarial(widths=(width, width, width), critic_widths=(100, 100, 100))
-        yield "generators", f"width {width}", adversarial(chain, distiller, steps=games, **options)
+    return {
+        "all": ("chain", 0),
+        **{f"width {width}": ("generators", width) for width in WIDTHS[:most]},
+        "SGD": ("single network", 1),
+        **{"1 Gaussian" if k == 1 else f"{k} Gaussians": ("mixtures", k) for k in COMPONENTS[:most]},
+        **{f"{count} samples": ("samples", count) for count in SAMPLES[:most]},
+    }
+
+
+def measured(family: str, count: int, settings: Settings) -> dict[str, Any]:
+    """The quality of one of them; the chain is the teacher of all others."""
+    held = digits.load(settings)
+    thin = 5 if settings.quick else 100
+    chain = digits.chain("fcNN1", held, settings, _steps(settings), thin, settings.folder("chain"))
+    if family == "chain":
+        return asdict(digits.quality(chain, held, 200))
+    taught = chain.predict(held.test.x, draws=200)
+    return asdict(digits.quality(_made(family, count, chain, held, settings), held, DRAWS, taught, settings.seed))
+
+
+def _made(family: str, count: int, chain: Posterior, held: Held, settings: Settings) -> Posterior:
+    options = digits.options(settings)
+    if family == "single network":
+        return _single(held, settings)
+    if family == "samples":
+        return _some(chain, count, settings.seed)
+    if family == "mixtures":
+        return mixture(chain, Mixture(components=count), **options)
+    distiller = Adversarial(widths=(count, count, count), critic_widths=(100, 100, 100))
+    return adversarial(chain, distiller, steps=3 if settings.quick else GENERATOR_STEPS, **options)
+
+
+def _steps(settings: Settings) -> int:
+    return 200 if settings.quick else STEPS
 
 
 def _some(chain: Posterior, count: int, seed: int) -> SamplesPosterior:
