@@ -1,4 +1,7 @@
-"""Which game teaches a generator of networks: GAN, WGAN or WGAN-GP? Accuracy of generated networks over iterations."""
+"""Which game teaches a generator of networks: GAN, WGAN or WGAN-GP? Accuracy of generated networks over iterations.
+
+The teacher is the chain of fcNN1 of `apd-accuracy`, taken from its folders where it has run.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -10,9 +13,10 @@ from dubito import plots
 from dubito.distill import Adversarial, adversarial
 from dubito.loop import Record
 from dubito.results import Figure, Result, Table
-from dubito.studies import digits
+from dubito.studies import apd_accuracy, digits
 from dubito.studies.base import Settings, Study
 from dubito.studies.digits import Quality
+from dubito.studies.pieces import answers
 
 GAMES = {
     "WGAN-GP": Adversarial(),
@@ -21,31 +25,17 @@ GAMES = {
     "WGAN-GP, raw weights": Adversarial(standardise=False),
     "WGAN-GP, last iterate": Adversarial(averaging=0.0),
 }
-STEPS, GENERATOR_STEPS, CHECKS = 200_000, 16_000, 32
+TEACHER = "SGLD, the teacher"
+GENERATOR_STEPS, CHECKS = 16_000, 32
 
 
 def run(settings: Settings) -> Result:
     """One chain, and every game on it."""
     held = digits.load(settings)
-    steps, games = (100, 4) if settings.quick else (STEPS, GENERATOR_STEPS)
-    chain = digits.chain("fcNN1", held, settings, steps, 10 if settings.quick else 20)
-    taught = chain.predict(held.test.x, draws=200)
-    curves: dict[str, list[Record]] = {}
-    found = {"SGLD, the teacher": digits.quality(chain, held, 200)}
-    every = max(1, games // CHECKS)
-    for name, game in GAMES.items():
-        curves[name] = []
-        made = adversarial(
-            chain,
-            game,
-            steps=games,
-            validation=held.validation,
-            check_every=every,
-            callback=curves[name].append,
-            **digits.options(settings),
-        )
-        found[name] = digits.quality(made, held, 100, taught)
-    scored = {name: [r for r in records if "accuracy" in r] for name, records in curves.items()}
+    pieces = {name: (name,) for name in (TEACHER, *GAMES)}
+    each = answers(measured, pieces, settings)
+    found = {name: Quality(**one["quality"]) for name, one in each.items()}
+    scored = {name: each[name]["records"] for name in GAMES}
     return Result(
         STUDY.name,
         STUDY.title,
@@ -53,8 +43,30 @@ def run(settings: Settings) -> Result:
         numbers={"final": {n: asdict(q) for n, q in found.items()}, "validation": scored},
         tables=[_table(found)],
         figures=[_curves("accuracy", scored), _curves("validation", scored)],
-        settings={"generator steps": games, "steps": steps},
+        settings={"generator steps": _games(settings), "steps": apd_accuracy.STEPS},
     )
+
+
+def measured(name: str, settings: Settings) -> dict[str, Any]:
+    """The quality of what one game made, or of the chain, and its scores on the way."""
+    held, games = digits.load(settings), _games(settings)
+    chain = apd_accuracy.posterior("fcNN1", "SGLD", held, settings.beside(apd_accuracy.STUDY.name))
+    if name == TEACHER:
+        return {"quality": asdict(digits.quality(chain, held, 200)), "records": []}
+    records: list[Record] = []
+    made = adversarial(
+        chain, GAMES[name], steps=games, validation=held.validation, check_every=max(1, games // CHECKS),
+        callback=records.append, **digits.options(settings),
+    )  # fmt: skip
+    taught = chain.predict(held.test.x, draws=200)
+    return {
+        "quality": asdict(digits.quality(made, held, 100, taught)),
+        "records": [record for record in records if "accuracy" in record],
+    }
+
+
+def _games(settings: Settings) -> int:
+    return 4 if settings.quick else GENERATOR_STEPS
 
 
 def _summary(found: Mapping[str, Quality]) -> str:
