@@ -6,7 +6,7 @@ thousand, fed by the same chain or by ten chains side by side, with as many gene
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import dubito
 from dubito.compare import stored_bytes
@@ -16,8 +16,10 @@ from dubito.results import Result, Table
 from dubito.studies import digits
 from dubito.studies.base import Plan, Settings, Study
 from dubito.studies.digits import Held, Quality
+from dubito.studies.pieces import answers
 
 STEPS, GENERATOR_STEPS, BUFFER, CHAINS = 200_000, 16_000, 1_000, 10
+TEACHER, MORE = "SGLD, the teacher", "offline, ten times as many samples"
 
 
 class Row(NamedTuple):
@@ -27,25 +29,26 @@ class Row(NamedTuple):
     held: int
     quality: Quality
 
+    def plain(self) -> dict[str, Any]:
+        """As plain values."""
+        return {"seen": self.seen, "held": self.held, "quality": asdict(self.quality)}
+
 
 def run(settings: Settings) -> Result:
     """Two chains and four generators."""
     held = digits.load(settings)
-    quick = settings.quick
-    steps, games = (160, 5) if quick else (STEPS, GENERATOR_STEPS)
-    many = digits.chain("fcNN1", held, settings, steps, 2 if quick else 20)
-    few = digits.chain("fcNN1", held, settings, steps, 20 if quick else 200)
-    taught = many.predict(held.test.x, draws=200)
-    rows = {"SGLD, the teacher": Row(len(many), stored_bytes(many), digits.quality(many, held, 200))}
-    for name, chain in {"offline": few, "offline, ten times as many samples": many}.items():
-        made = adversarial(chain, Adversarial(), steps=games, **digits.options(settings))
-        rows[name] = Row(len(chain), stored_bytes(chain), digits.quality(made, held, 100, taught))
-    network = stored_bytes(many) // len(many)
-    several = 2 if quick else CHAINS
-    for name, members in {"online": 1, f"online, {several} chains": several}.items():
-        made_online, buffer = _online(held, settings, members, steps, games, 10 if quick else BUFFER)
-        seen = len(many) * members
-        rows[name] = Row(seen, buffer * network, digits.quality(made_online, held, 100, taught))
+    several = 2 if settings.quick else CHAINS
+    pieces = {  # in which order: all wait for the teacher
+        TEACHER: ("teacher", 1),
+        MORE: ("many", 1),
+        f"online, {several} chains": ("online", several),
+        "online": ("online", 1),
+        "offline": ("few", 1),
+    }
+    each = answers(measured, pieces, settings)
+    order = (TEACHER, "offline", MORE, "online", f"online, {several} chains")
+    rows = {name: Row(each[name]["seen"], each[name]["held"], Quality(**each[name]["quality"])) for name in order}
+    steps, games = _lengths(settings)
     return Result(
         STUDY.name,
         STUDY.title,
@@ -56,25 +59,53 @@ def run(settings: Settings) -> Result:
     )
 
 
-def _online(held: Held, settings: Settings, members: int, steps: int, games: int, buffer: int) -> tuple[Posterior, int]:
+def measured(way: str, members: int, settings: Settings) -> dict[str, Any]:
+    """The row of the teacher, of a generator learnt from many or few samples, or of one learnt online."""
+    held, (steps, games) = digits.load(settings), _lengths(settings)
+    many = _chain("many", held, settings)
+    if way == "teacher":
+        return Row(len(many), stored_bytes(many), digits.quality(many, held, 200)).plain()
+    taught = many.predict(held.test.x, draws=200)
+    if way == "online":
+        buffer = 10 if settings.quick else BUFFER
+        made: Posterior = _online(held, settings, members, steps, games, buffer)
+        seen, size = len(many) * members, buffer * (stored_bytes(many) // len(many))
+    else:
+        chain = _chain(way, held, settings)
+        made = adversarial(chain, Adversarial(), steps=games, **digits.options(settings))
+        seen, size = len(chain), stored_bytes(chain)
+    return Row(seen, size, digits.quality(made, held, 100, taught)).plain()
+
+
+def _lengths(settings: Settings) -> tuple[int, int]:
+    """Steps of a chain and of a generator."""
+    return (160, 5) if settings.quick else (STEPS, GENERATOR_STEPS)
+
+
+def _chain(way: str, held: Held, settings: Settings) -> Posterior:
+    """Many samples of a chain, or a tenth of them."""
+    thin = {"many": 2, "few": 20} if settings.quick else {"many": 20, "few": 200}
+    return digits.chain("fcNN1", held, settings, _lengths(settings)[0], thin[way], settings.folder(way))
+
+
+def _online(held: Held, settings: Settings, members: int, steps: int, games: int, buffer: int) -> Posterior:
     n = len(held.train.y)
     sampler = dubito.SGLD(step_size=digits.RATE / n, burn_in=min(500, steps // 4), thin=2 if settings.quick else 20)
     method = dubito.OnlineDistillation(
         sampler=sampler, distiller=Adversarial(), every=max(1, steps // games), buffer=buffer
     )
     plan = Plan(method, digits.network("fcNN1", settings), steps, members, 100)
-    return plan.fit(held.train, settings, dubito.Categorical(), digits.paper_prior(n)), buffer
+    return plan.fit(held.train, settings, dubito.Categorical(), digits.paper_prior(n))
 
 
 def _summary(rows: Mapping[str, Row]) -> str:
     def gap(a: str, b: str) -> str:
         return f"{100 * (rows[a].quality.accuracy - rows[b].quality.accuracy):+.2f} points"
 
-    more = "offline, ten times as many samples"
     return (
-        f"Ten times as many samples bring {gap(more, 'offline')} of accuracy offline; online, with "
-        f"{rows['online'].held / 1e6:.3g} MB of samples at a time and not {rows[more].held / 1e6:.3g}, is "
-        f"{gap('online', more)} from that."
+        f"Ten times as many samples bring {gap(MORE, 'offline')} of accuracy offline; online, with "
+        f"{rows['online'].held / 1e6:.3g} MB of samples at a time and not {rows[MORE].held / 1e6:.3g}, is "
+        f"{gap('online', MORE)} from that."
     )
 
 
