@@ -23,6 +23,7 @@ from dubito.rng import generator
 from dubito.runtime import pick_device
 from dubito.studies.base import Settings, Study
 from dubito.studies.digits import options
+from dubito.studies.pieces import answers
 
 SIZE, APART = 10, 5.0
 SHARES = (0.3, 0.7)
@@ -115,15 +116,10 @@ def distillers(settings: Settings) -> dict[str, Callable[[SamplesPosterior], Wei
 
 def run(settings: Settings) -> Result:
     """Draw a teacher, distil it in every way, and compare with the target."""
-    truth, count = Truth.of(settings.seed), 2_000 if settings.quick else 20_000
-    net = Net(nn.Linear(SIZE - 1, 1)).to(pick_device(settings.device))
-    samples = MemorySamples(truth.draw(count, settings.seed, "teacher").unsqueeze(1).to(net.device))
-    teacher = SamplesPosterior(net, dubito.Gaussian(1.0), samples)
-    fresh = truth.draw(10 * count, settings.seed, "fresh")
-    made = {name: distil(teacher).thetas(count, settings.seed).cpu() for name, distil in distillers(settings).items()}
-    made = {"fresh draws": truth.draw(count, settings.seed, "again"), **made}
-    found = {name: errors(truth, theta, fresh) for name, theta in made.items()}
-    shares = {name: truth.moments(theta)[0][0] for name, theta in made.items()}
+    names = ("fresh draws", *distillers(settings))
+    longest = sorted(names, key=lambda name: "GAN" not in name)
+    each = answers(measured, {name: (name,) for name in longest}, settings)
+    found, shares = {name: Errors(*each[name][0]) for name in names}, {name: each[name][1] for name in names}
     return Result(
         STUDY.name,
         STUDY.title,
@@ -135,6 +131,20 @@ def run(settings: Settings) -> Result:
         tables=[_table(found, shares)],
         settings={"limits": LIMITS, "shares": list(SHARES), "apart": APART},
     )
+
+
+def measured(name: str, settings: Settings) -> tuple[Errors, float]:
+    """The errors of one way, and the share of the smaller mode."""
+    truth, count = Truth.of(settings.seed), 2_000 if settings.quick else 20_000
+    if name == "fresh draws":
+        theta = truth.draw(count, settings.seed, "again")
+    else:
+        net = Net(nn.Linear(SIZE - 1, 1)).to(pick_device(settings.device))
+        samples = MemorySamples(truth.draw(count, settings.seed, "teacher").unsqueeze(1).to(net.device))
+        teacher = SamplesPosterior(net, dubito.Gaussian(1.0), samples)
+        theta = distillers(settings)[name](teacher).thetas(count, settings.seed).cpu()
+    fresh = truth.draw(10 * count, settings.seed, "fresh")
+    return errors(truth, theta, fresh), truth.moments(theta)[0][0]
 
 
 def _summary(found: Mapping[str, Errors]) -> str:
