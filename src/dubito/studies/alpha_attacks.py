@@ -14,9 +14,11 @@ from typing import Any
 from torch import nn
 
 import dubito
+from dubito.posteriors.base import Posterior
 from dubito.results import Cell, Result, Table
 from dubito.studies import images
 from dubito.studies.base import Plan, Settings, Study, built
+from dubito.studies.pieces import ahead
 from dubito.tasks import FGSM, Robustness, TargetedFGSM, Trajectory
 
 DRAWS, BATCH, EPOCHS, DECAY = 10, 128, 500, 1e-6
@@ -39,22 +41,38 @@ def plans(settings: Settings, n: int) -> dict[str, Plan]:
     descent: dict[str, Any] = {"learning_rate": 0.01, "optimiser": "sgd", "momentum": 0.0}
     plain, dropped = (built(partial(network, rate, width), settings) for rate in (0.0, 0.5))
     return {
-        "plain MLP": Plan(dubito.MAP(**descent), plain, steps, batch_size=BATCH),
+        "plain MLP": Plan(dubito.MAP(**descent), plain, steps, None, BATCH, "tf32"),
         **{
             f"alpha = {alpha:g}": Plan(
-                dubito.AlphaDivergenceDropout(alpha, draws=DRAWS, **descent), dropped, steps, batch_size=BATCH
+                dubito.AlphaDivergenceDropout(alpha, draws=DRAWS, **descent), dropped, steps, None, BATCH, "tf32"
             )
             for alpha in ALPHAS
         },
     }
 
 
+def posterior(name: str, digits: images.Digits, settings: Settings) -> Posterior:
+    """One method; kept."""
+    plan = plans(settings, len(digits.train.x))[name]
+    prior = weight_decay(len(digits.train.x))
+    return plan.fit(digits.train, settings, dubito.Categorical(), prior, folder=settings.folder(name))
+
+
+def weight_decay(n: int) -> dubito.Normal:
+    """The prior of Keras' weight decay."""
+    return dubito.Normal(std=(2 * DECAY * n) ** -0.5)
+
+
+def _made(name: str, settings: Settings) -> None:
+    posterior(name, images.digits(settings), settings)
+
+
 def run(settings: Settings) -> Result:
     """Fit, and attack each by its own gradients."""
     digits = images.digits(settings)
     chosen = plans(settings, len(digits.train.x))
-    prior = dubito.Normal(std=(2 * DECAY * len(digits.train.x)) ** -0.5)  # as Keras counts weight decay
-    fitted = {n: plan.fit(digits.train, settings, dubito.Categorical(), prior) for n, plan in chosen.items()}
+    ahead(_made, {name: (name,) for name in reversed(chosen)}, settings)
+    fitted = {name: posterior(name, digits, settings) for name in chosen}
     count, steps, epsilons = (20, 3, (0.0, 0.2)) if settings.quick else (10_000, 100, EPSILONS)
     test = tuple(t[:count] for t in digits.test)
     shared: dict[str, Any] = {"draws": DRAWS, "seed": settings.seed, "progress": settings.progress}
@@ -70,7 +88,10 @@ def run(settings: Settings) -> Result:
         numbers={"fgsm": fgsm.numbers, "targeted": way.numbers},
         tables=[_table(curves), *way.tables],
         figures=[*fgsm.figures, *(replace(one, name=f"targeted-{one.name}") for one in way.figures)],
-        settings={"prior std": prior.std, "methods": {name: plan.describe() for name, plan in chosen.items()}},
+        settings={
+            "prior std": weight_decay(len(digits.train.x)).std,
+            "methods": {name: plan.describe() for name, plan in chosen.items()},
+        },
     )
 
 
