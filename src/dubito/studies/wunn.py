@@ -13,6 +13,7 @@ from dubito.posteriors.base import Posterior
 from dubito.priors import PriorSpec
 from dubito.studies import images
 from dubito.studies.base import Plan, Settings, built
+from dubito.studies.pieces import ahead
 
 EPOCHS, BATCH = 100, 128
 MLP, DROPPED, BNN, OWN = "MLP", "MLP, dropout", "BNN, prior N(0, 1)", "BNN, default prior"
@@ -35,6 +36,17 @@ def plans(settings: Settings, n: int) -> dict[str, Plan]:
 
 
 def fitted(chosen: Mapping[str, Plan], digits: images.Digits, settings: Settings) -> dict[str, Posterior]:
-    """Every network on the training digits, as flat rows."""
+    """Every network on the training digits; all studies take them from one folder."""
+    shared = settings.beside("wunn")
+    ahead(_made, {name: (name,) for name in chosen}, shared)
+    return {name: _posterior(name, plan, digits, shared) for name, plan in chosen.items()}
+
+
+def _posterior(name: str, plan: Plan, digits: images.Digits, settings: Settings) -> Posterior:
     train = (digits.train.x.flatten(1), digits.train.y)
-    return {n: plan.fit(train, settings, dubito.Categorical(), PRIORS.get(n)) for n, plan in chosen.items()}
+    return plan.fit(train, settings, dubito.Categorical(), PRIORS.get(name), folder=settings.folder(name))
+
+
+def _made(name: str, settings: Settings) -> None:
+    digits = images.digits(settings)
+    _posterior(name, plans(settings, len(digits.train.x))[name], digits, settings)
