@@ -21,6 +21,7 @@ from dubito.progress import track
 from dubito.results import Cell, Figure, Result, Table
 from dubito.rng import Rng
 from dubito.studies.base import Settings, Study, built, gather
+from dubito.studies.pieces import answers
 from dubito.target import Batch, Target
 
 ESTIMATORS: tuple[Estimator, ...] = ("weights", "flipout", "local")
@@ -79,15 +80,9 @@ def gradient(target: Target, mean: Tensor, std: Tensor, batch: Batch, estimator:
 
 def run(settings: Settings) -> Result:
     """Variances early and late in training, and a learning curve for each estimator."""
-    data = digits(settings)
-    early, late, repeats = (1, 2, 10) if settings.quick else (1, 30, 500)
-    layers: dict[str, dict[str, list[list[float]]]] = {}
-    curves: dict[str, list[Any]] = {}
-    for estimator in ESTIMATORS:
-        curves[estimator] = fitted(data, estimator, late, 2 if settings.quick else SEEDS, settings)[1]
-    for moment, epochs in {"early": early, "late": late}.items():
-        posterior, _ = fitted(data, "local", epochs, 1, settings)
-        layers[moment] = _by_layer(posterior, variances(posterior, data, repeats, settings))
+    lengths, repeats = _lengths(settings)
+    curves = answers(curve, {estimator: (estimator,) for estimator in ESTIMATORS}, settings)
+    layers = answers(spread, {moment: (moment,) for moment in lengths}, settings)
     return Result(
         STUDY.name,
         STUDY.title,
@@ -95,13 +90,26 @@ def run(settings: Settings) -> Result:
         numbers={"variance": layers, "curves": {e: [[r["step"], r["fit"]] for r in rs] for e, rs in curves.items()}},
         tables=[*(_table(moment, by) for moment, by in layers.items()), _progress(curves)],
         figures=[_figure(curves)],
-        settings={
-            "batch_size": BATCH,
-            "gradients": repeats,
-            "epochs": {"early": early, "late": late},
-            "prior std": 0.1,
-        },
+        settings={"batch_size": BATCH, "gradients": repeats, "epochs": lengths, "prior std": PRIOR.std},
     )
+
+
+def curve(estimator: Estimator, settings: Settings) -> list[Any]:
+    """The history of several seeds by one estimator."""
+    epochs = _lengths(settings)[0]["late"]
+    return fitted(digits(settings), estimator, epochs, 2 if settings.quick else SEEDS, settings)[1]
+
+
+def spread(moment: str, settings: Settings) -> dict[str, list[list[float]]]:
+    """Variances by layer after so much training."""
+    data, (lengths, repeats) = digits(settings), _lengths(settings)
+    posterior, _ = fitted(data, "local", lengths[moment], 1, settings)
+    return _by_layer(posterior, variances(posterior, data, repeats, settings))
+
+
+def _lengths(settings: Settings) -> tuple[dict[str, int], int]:
+    """Epochs early and late in training, and the number of gradients."""
+    return ({"early": 1, "late": 2}, 10) if settings.quick else ({"early": 1, "late": 30}, 500)
 
 
 def _by_layer(posterior: GaussianPosterior, found: Mapping[str, Tensor]) -> dict[str, list[list[float]]]:
