@@ -19,6 +19,7 @@ from dubito.nn import mlp
 from dubito.posteriors.base import Posterior
 from dubito.results import Cell, Figure, Result, Table
 from dubito.studies.base import Plan, Settings, Study, built, mixing
+from dubito.studies.pieces import ahead
 
 Floats = NDArray[np.float64]
 
@@ -48,6 +49,17 @@ def plans(n: int, settings: Settings) -> dict[str, Plan]:
     }
 
 
+def clusters(settings: Settings) -> Split:
+    """Two clusters and a gap."""
+    return toys.clusters(20 if settings.quick else 60, NOISE, settings.seed)
+
+
+def posterior(name: str, settings: Settings) -> Posterior:
+    """One method; kept."""
+    data = clusters(settings)
+    return plans(len(data.x), settings)[name].fit(data, settings, LIKELIHOOD, PRIOR, folder=settings.folder(name))
+
+
 def functions(posterior: Posterior, x: Tensor, seed: int) -> Floats:
     """The functions drawn, (draws, N)."""
     return np.asarray(posterior.predict(x, draws=DRAWS, seed=seed, keep_draws=True).draws[..., 0].double().cpu())
@@ -61,9 +73,10 @@ def distance(first: Floats, second: Floats) -> Floats:
 
 def run(settings: Settings) -> Result:
     """Fit all, and measure how far each predictive lies from HMC's."""
-    data = toys.clusters(20 if settings.quick else 60, NOISE, settings.seed)
+    data = clusters(settings)
     planned = plans(len(data.x), settings)
-    found = {name: plan.fit(data, settings, LIKELIHOOD, PRIOR) for name, plan in planned.items()}
+    ahead(posterior, {name: (name,) for name in planned}, settings)
+    found = {name: posterior(name, settings) for name in planned}
     x = torch.linspace(-4, 4, 41 if settings.quick else 321)
     drawn = {name: functions(posterior, x[:, None], settings.seed) for name, posterior in found.items()}
     rows = _rows(drawn, x.numpy(), planned[REFERENCE].members or 1)
