@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -109,8 +109,7 @@ class History:
         self.path, self.callback = path, callback
         self.records: list[Record] = []
         if path is not None and path.exists():
-            lines = [line for line in path.read_text().splitlines() if _is_json(line)]
-            self.records = [r for r in map(json.loads, lines) if r["step"] <= start]
+            self.records = [r for r in written(path) if r["step"] <= start]
             write_atomically(path, "".join(json.dumps(r) + "\n" for r in self.records).encode())
 
     def add(self, record: Record) -> None:
@@ -126,13 +125,13 @@ class History:
             self.callback(record)
 
 
-def _is_json(line: str) -> bool:
-    """The last line of a killed run may be cut short."""
-    try:
-        json.loads(line)
-    except ValueError:
-        return False
-    return True
+def written(path: Path) -> list[Record]:
+    """The records in a file of history, none where there is none; the last line of a killed run may be cut short."""
+    records = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
+        with suppress(ValueError):
+            records.append(json.loads(line))
+    return records
 
 
 class _Brake(AbstractContextManager["_Brake"]):

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from dubito import checkpoint
 from dubito.config import difference
-from dubito.loop import History, Interrupted, Record, Stepper, run
+from dubito.loop import History, Interrupted, Record, Stepper, run, written
 from dubito.posteriors.base import Posterior
 from dubito.posteriors.files import make_folder, write_atomically
 from dubito.posteriors.storage import Damaged
@@ -49,6 +49,7 @@ class Work(Stepper, Protocol):
         """The posterior of a finished run."""
 
 
+HISTORY = "history.jsonl"
 NOTES = ("fit.toml", "data.json")  # how the command line was asked, written before the run so that none is without
 
 
@@ -57,7 +58,7 @@ class RunFolder:
 
     def __init__(self, path: str | Path) -> None:
         self.path = make_folder(path)
-        self.history = self.path / "history.jsonl"
+        self.history = self.path / HISTORY
         self.posterior = self.path / "posterior"
         self._run, self._checkpoint = self.path / "run.json", self.path / "checkpoint.safetensors"
 
@@ -133,6 +134,11 @@ class RunFolder:
         write_atomically(self._run, text.encode(), durable=True)
 
 
+def history(folder: str | Path) -> list[Record]:
+    """All records of a run, those of earlier sittings too, of which a callback is not told again."""
+    return written(Path(folder) / HISTORY)
+
+
 def carry_out(
     work: Work,
     state: Any,
@@ -151,7 +157,7 @@ def carry_out(
             return work.reopen(home)
         state, done = home.restore(state)
     work.attach(home, done)
-    history = History(home.history if home else None, callback, done)
+    records = History(home.history if home else None, callback, done)
     if work.stopped(state):
         return work.end(state, done)
     try:
@@ -161,7 +167,7 @@ def carry_out(
             start=done,
             steps=work.steps,
             seed=seed,
-            history=history,
+            history=records,
             label=work.label,
             progress=progress,
             log_every=work.log_every,

@@ -1,6 +1,7 @@
 """Quick runs of the studies of dropout and sparsity: every line runs, and what must hold at any size holds."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -32,6 +33,14 @@ def test_lenets(name, tmp_path):
     assert ("filters" in [figure.name for figure in result.figures]) == (name == "sparsevd-lenet-5")
     zeros = result.figures[1].panels[0].data["series"][0]["y"]
     assert all(0 <= share <= 1 for share in zeros) and len(zeros) > 2
+
+
+def test_a_lenet_that_was_fitted_before_has_its_figures(tmp_path, monkeypatch):
+    settings = replace(QUICK, work=tmp_path)
+    first = studies.find("sparsevd-lenet-300-100").run(settings)
+    monkeypatch.setattr("dubito.runs.run", lambda *_, **__: pytest.fail("fitted again"))
+    again = studies.find("sparsevd-lenet-300-100").run(settings)
+    assert [figure.name for figure in again.figures] == [figure.name for figure in first.figures]
 
 
 def test_validation_images_are_no_training_images():

@@ -1,6 +1,5 @@
 """`dubito report`: results and run folders as one page."""
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from dubito.cli.predicting import Predicted, Run, open_run, predict, scores
 from dubito.cli.settings import DataSettings
 from dubito.posteriors.base import Posterior
 from dubito.results import Figure, Result, Table, environment
+from dubito.runs import history
 
 DIAGNOSED = 200  # rows whose predictions are diagnosed
 CURVES = {"fit": "training", "validation": "validation", "complexity": "complexity (prior)"}
@@ -42,7 +42,7 @@ def _folder(path: Path) -> list[Result]:
 def run_result(folder: Path, data: DataSettings | None, draws: int, seed: int, device: str) -> Result:
     """A run as a result: how it went, whether its chains mixed and, with data, how good it is."""
     run = open_run(folder, device)
-    records = _history(folder)
+    records = history(folder)
     tables, figures, numbers = [], [_history_figure(records)] if len(records) > 1 else [], {}
     predicted = None
     if data is not None:
@@ -76,18 +76,6 @@ def _describe(run: Run) -> str:
     return f"{text}, learnt from {run.settings.data.source}."
 
 
-def _history(folder: Path) -> list[dict[str, Any]]:
-    """The records of a run; the last line of a killed one may be cut short."""
-    path = folder / "history.jsonl"
-    records = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
-        try:
-            records.append(json.loads(line))
-        except ValueError:
-            continue
-    return records
-
-
 def _history_figure(records: Sequence[Mapping[str, Any]]) -> Figure:
     series = []
     for key, label in CURVES.items():
@@ -100,7 +88,7 @@ def _history_figure(records: Sequence[Mapping[str, Any]]) -> Figure:
 
 def last_table(folder: Path) -> list[Table]:
     """The last record of a run's history, if there is one."""
-    records = _history(folder)
+    records = history(folder)
     if not records:
         return []
     return [Table("At the end", tuple(records[-1]), [tuple(records[-1].values())], "Nats per datum.")]

@@ -83,7 +83,7 @@ def tried(name: str, masked: Masked, settings: Settings) -> list[list[float]]:
     """A network that has seen no validation image: the share removed and the error on them, cut by cut."""
     made = replace(recipe(*NETS[name], masked, settings), seeds=1)
     data = sparsity.images("mnist", settings)
-    posterior = sparsity.fitted(made, data, settings, True, [], f"choice-{masked}")
+    posterior, _ = sparsity.fitted(made, data, settings, True, f"choice-{masked}")
     one = compress.scored(sparsity.member(posterior, 0))
     curve = points(one, posterior.likelihood, data.validation, sparsity.SHARES)
     return [[p.removed, p.error] for p in curve if p.left]
@@ -106,9 +106,8 @@ def run(study: Study, published: Published, settings: Settings) -> Result:
     masked, removed = chosen(by_mask, published[-1][2])
     made = recipe(*NETS[study.name], masked, settings)
     data = sparsity.images("mnist", settings).whole()
-    records: list[Any] = []
-    sparse = sparsity.fitted(made, data, settings, True, records, "sparse")
-    plain = sparsity.fitted(made, data, settings, False, [], "plain")
+    sparse, records = sparsity.fitted(made, data, settings, True, "sparse")
+    plain, _ = sparsity.fitted(made, data, settings, False, "plain")
     equal = {"at the share chosen": removed}
     pruned = {"12 times smaller": 1 - 1 / 12, **equal}
     found = sparsity.outcomes(sparse, data, False, equal) + sparsity.outcomes(plain, data, True, pruned)

@@ -26,6 +26,7 @@ from dubito.posteriors.sparse import SparsePosterior
 from dubito.priors import PriorLike
 from dubito.results import Cell, Figure, Table
 from dubito.rng import generator, isolated
+from dubito.runs import history
 from dubito.studies.base import Settings, gather
 
 SHARES = (
@@ -81,9 +82,13 @@ class Recipe:
         return {**methods, **shown, "weights": weights, "seeds": self.seeds}
 
 
-def fitted(recipe: Recipe, data: Images, settings: Settings, sparse: bool, records: list[Any], name: str) -> Posterior:
-    """All seeds side by side; kept below its name."""
-    return dubito.fit(
+def fitted(
+    recipe: Recipe, data: Images, settings: Settings, sparse: bool, name: str
+) -> tuple[Posterior, list[dict[str, Any]]]:
+    """All seeds side by side, kept below its name, and the history."""
+    told: list[dict[str, Any]] = []
+    folder = settings.folder(name)
+    posterior = dubito.fit(
         seeded(recipe.net, settings.seed),
         data.train,
         recipe.sparse if sparse else recipe.plain,
@@ -94,10 +99,11 @@ def fitted(recipe: Recipe, data: Images, settings: Settings, sparse: bool, recor
         prior=PRIOR if sparse else None,
         seed=settings.seed,
         device=settings.device,
-        folder=settings.folder(name),
+        folder=folder,
         progress=settings.progress,
-        callback=records.append,
+        callback=told.append,
     )
+    return posterior, told if folder is None else history(folder)
 
 
 def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
