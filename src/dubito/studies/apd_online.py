@@ -95,7 +95,8 @@ def _online(held: Held, settings: Settings, members: int, steps: int, games: int
         sampler=sampler, distiller=Adversarial(), every=max(1, steps // games), buffer=buffer
     )
     plan = Plan(method, digits.network("fcNN1", settings), steps, members, 100)
-    return plan.fit(held.train, settings, dubito.Categorical(), digits.paper_prior(n))
+    folder = settings.folder(f"online {members}")
+    return plan.fit(held.train, settings, dubito.Categorical(), digits.paper_prior(n), folder=folder)
 
 
 def _summary(rows: Mapping[str, Row]) -> str:
