@@ -14,6 +14,7 @@ from dubito.posteriors.storage import Samples
 from dubito.rng import Rng
 
 ACTIVATION_BYTES = 64 << 20  # of the widest layer, per chunk of draws and rows
+GPU_BYTES = 256 << 20  # of the widest layer, per chunk of rows on a GPU, where few large kernels are best
 WEIGHT_BYTES = 64 << 20  # of weights read at a time
 MOST_ROWS = 2048
 
@@ -113,7 +114,8 @@ def plan_chunks(functions: Functions, example: Inputs, batch_size: int | None) -
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     net = functions.net
     wide = widest(net, example)
-    rows = batch_size or max(1, min(MOST_ROWS, ACTIVATION_BYTES // wide))
+    held = ACTIVATION_BYTES if net.device.type == "cpu" else GPU_BYTES
+    rows = batch_size or max(1, min(MOST_ROWS, held // wide))
     draws = max(1, ACTIVATION_BYTES // (wide * rows))
     return Plan(min(functions.n, weights_at_a_time(net), draws), rows)
 
