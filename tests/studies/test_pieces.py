@@ -41,7 +41,7 @@ def test_other_arguments_and_other_code_are_made_again(tmp_path, monkeypatch):
     settings = replace(QUIET, work=tmp_path / "work")
     pieces.answers(squared, NAMED, settings)
     assert pieces.answers(squared, {"two": (5,)}, settings) == {"two": {"square": 25}}
-    monkeypatch.setattr(pieces, "environment", lambda: {"commit": "another"})
+    monkeypatch.setattr(pieces, "sources", lambda: "others")
     pieces.answers(squared, {"three": (3,)}, settings)
     assert [line.split()[0] for line in calls(tmp_path)] == ["2", "3", "5", "3"]
 
