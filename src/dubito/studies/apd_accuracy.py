@@ -38,7 +38,7 @@ def run(settings: Settings) -> Result:
     """Every method on both networks over several seeds."""
     held = digits.load(settings)
     seeds = [settings.seed + i for i in range(1 if settings.quick else SEEDS)]
-    pieces = {f"{m} {name} {seed}": (name, m, seed) for m in MAKING for name in THIN for seed in seeds}
+    pieces = {f"{m} {name} {seed}": (name, m, seed) for m in MAKING for name in reversed(THIN) for seed in seeds}
     scored = dict(zip(pieces.values(), answers(measured, pieces, settings).values(), strict=True))
     found = {name: [{m: Quality(**scored[name, m, seed]) for m in DRAWS} for seed in seeds] for name in THIN}
     return Result(
