@@ -5,7 +5,9 @@ Methods never ask; the identity by default.
 
 import contextlib
 import multiprocessing
+import os
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -157,4 +159,17 @@ def pool(workers: int) -> contextlib.AbstractContextManager[Executor | None]:
     if workers == 1:
         return contextlib.nullcontext()
     context = multiprocessing.get_context("spawn")  # threads do not survive a fork
-    return ProcessPoolExecutor(workers, context, initializer=torch.set_num_threads, initargs=(1,))
+    return ProcessPoolExecutor(workers, context, initializer=_begin)
+
+
+def _begin() -> None:
+    """One thread, and no life of its own: a worker whose parent was killed would wait for work for ever."""
+    torch.set_num_threads(1)
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+
+
+def _leave_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

@@ -1,6 +1,8 @@
 """Pieces of a study: all answered, in several processes or one, none made twice, and made again where they must be."""
 
 import os
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -94,3 +96,44 @@ def test_another_study_s_folders_lie_beside():
     assert settings.folder("A fit, the first") == Path("results/runs/one-3/a-fit-the-first")
     assert settings.beside("other").work == Path("results/runs/other-3")
     assert QUIET.beside("other").work is None
+
+
+SCRIPT = """
+import sys, time
+from pathlib import Path
+from dubito.runtime import pool
+
+if __name__ == "__main__":
+    with pool(2) as processes:
+        job = processes.submit(time.sleep, 600)
+        Path(sys.argv[1]).write_text(" ".join(map(str, processes._processes)))
+        job.result()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at processes by /proc")
+def test_workers_do_not_outlive_a_parent_that_was_killed(tmp_path):
+    script, told = tmp_path / "script.py", tmp_path / "workers"
+    script.write_text(SCRIPT)
+    parent = subprocess.Popen([sys.executable, str(script), str(told)])
+    _until(lambda: told.exists() and told.read_text())
+    workers = [int(one) for one in told.read_text().split()]
+    assert workers and all(map(_lives, workers))
+    parent.kill()
+    parent.wait()
+    _until(lambda: not any(map(_lives, workers)))
+
+
+def _lives(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def _until(true) -> None:
+    end = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.1)
