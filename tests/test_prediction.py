@@ -294,3 +294,15 @@ def test_large_shifts_do_not_cost_precision():
     made = SamplesPosterior(net, dubito.Gaussian(0.1), MemorySamples(theta))
     spread = theta[:, 0, 3].double().var(correction=0)
     assert float(made.predict(X[:1]).epistemic) == pytest.approx(float(spread), rel=1e-3)
+
+
+# -- rounding ----------------------------------------------------------------------------------------------------
+
+
+def test_precision_is_a_recorded_choice_that_leaves_the_cpu_alone():
+    made = posterior(3, dubito.Categorical())
+    plain, short = made.predict(X), made.predict(X, precision="bf16")
+    assert plain.precision == "float32" and short.precision == "bf16"
+    assert torch.equal(plain.probs, short.probs) and short.probs.dtype == torch.float64
+    with pytest.raises(ValueError, match="unknown precision 'int8'; use 'float32'"):
+        made.predict(X, precision="int8")

@@ -18,6 +18,7 @@ from dubito.inputs import batches, check_finite, move, tensors
 from dubito.keeping import Keeper
 from dubito.likelihoods import Likelihood
 from dubito.progress import track
+from dubito.runtime import Precision
 from dubito.sums import Sums, over_draws
 
 BUDGET = 1 << 30  # bytes of draws kept unless asked otherwise
@@ -31,9 +32,17 @@ class Prediction:
     """The predictive distribution at N inputs; `Posterior.predict` makes it."""
 
     def __init__(
-        self, functions: Functions, likelihood: Likelihood, x: Any, plan: Plan, keep: bool | None, bar: bool
+        self,
+        functions: Functions,
+        likelihood: Likelihood,
+        x: Any,
+        plan: Plan,
+        keep: bool | None,
+        precision: Precision,
+        bar: bool,
     ) -> None:
         self._functions, self._likelihood, self._x, self._plan = functions, likelihood, x, plan
+        self.precision: Precision = precision
         self.n_draws = functions.n
         self.kind = likelihood.kind
         self._sums = Sums(likelihood, functions.n)
@@ -41,7 +50,7 @@ class Prediction:
         keeper = Keeper(functions.n, self._budget, keep is not False)
         for chunk in track(functions.chunks(plan.draws), -(-functions.n // plan.draws), "predicting", bar):
             for number, x in enumerate(self._batches(plan.rows)):
-                keeper.add(self._sums.add(number, chunk(x), chunk.noise()))
+                keeper.add(self._sums.add(number, self._outputs(chunk, x), chunk.noise()))
             keeper.end_chunk(chunk.n)
         self._sums.finish()
         self._draws = keeper.draws
@@ -50,6 +59,12 @@ class Prediction:
         net = self._functions.net
         for x in batches(self._x, rows):
             yield move(tensors(x), net.device, net.dtype)
+
+    def _outputs(self, functions: Functions, x: Any) -> Tensor:
+        """Outputs in the network's own type, whatever its products were rounded to."""
+        net = functions.net
+        with runtime.precision(self.precision, net.device):
+            return functions(x).to(net.dtype)
 
     # -- any likelihood ----------------------------------------------------------------------------------------
 
@@ -235,7 +250,7 @@ class Prediction:
             yield from ((part, noise) for part in self._draws.split(self._replayed_rows(), 1))
             return
         for x in self._batches(self._replayed_rows()):
-            parts = [(chunk(x), chunk.noise()) for chunk in self._functions.chunks(self._plan.draws)]
+            parts = [(self._outputs(chunk, x), chunk.noise()) for chunk in self._functions.chunks(self._plan.draws)]
             noises = {n: torch.cat([noise[n] for _, noise in parts]) for n in parts[0][1]}
             yield torch.cat([o for o, _ in parts]), noises
 
@@ -306,6 +321,7 @@ def predict(
     x: Any,
     batch_size: int | None,
     keep_draws: bool | None,
+    precision: Precision,
     progress: bool,
 ) -> Prediction:
     """Check the inputs, choose chunks and run all draws over all rows."""
@@ -317,4 +333,4 @@ def predict(
     net = functions.net
     plan = plan_chunks(functions, move(tensors(example), net.device, net.dtype), batch_size)
     with torch.no_grad():
-        return Prediction(functions, likelihood, x, plan, keep_draws, progress)
+        return Prediction(functions, likelihood, x, plan, keep_draws, precision, progress)
