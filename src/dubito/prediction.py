@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from dubito import quantiles, runtime, uncertainty
-from dubito.functions import ACTIVATION_BYTES, Functions, Plan, plan_chunks
-from dubito.inputs import batches, check_finite, move, tensors
+from dubito.functions import ACTIVATION_BYTES, Functions, Plan, plan_chunks, room
+from dubito.inputs import batches, check_finite, move, n_rows, tensors
 from dubito.keeping import Keeper
 from dubito.likelihoods import Likelihood
 from dubito.progress import track
@@ -264,7 +265,7 @@ class Prediction:
     def _replayed_rows(self) -> int:
         """Rows whose outputs under all draws fit the memory of a chunk, with room for what is made of them."""
         row = 4 * self.n_draws * self._sums.mean[0].numel() * self._sums.mean.element_size()
-        return max(1, min(self._plan.rows, ACTIVATION_BYTES // row))
+        return max(1, min(self._plan.rows, room(self._functions.net.device, ACTIVATION_BYTES) // row))
 
     def _with(self, noise: dict[str, Tensor], outputs: Tensor, f: Callable[[Likelihood, Tensor], Tensor]) -> Tensor:
         return over_draws(self._likelihood, outputs, noise, f)
@@ -328,9 +329,13 @@ def predict(
     example = next(batches(x, 1), None)
     if example is None:
         raise ValueError("there is nothing to predict: the inputs have no rows")
-    if not hasattr(x, "dataset"):
-        check_finite(tensors(x), "x") if not isinstance(x, torch.utils.data.Dataset) else None
-    net = functions.net
-    plan = plan_chunks(functions, move(tensors(example), net.device, net.dtype), batch_size)
+    net, total = functions.net, None
+    if not hasattr(x, "dataset") and not isinstance(x, torch.utils.data.Dataset):
+        x = tensors(x)
+        check_finite(x, "x")
+        total = n_rows(x)
+        if sum(leaf.nbytes for leaf in tree_leaves(x)) <= room(net.device, ACTIVATION_BYTES):
+            x = move(x, net.device, net.dtype)  # once, not once for every chunk of draws
+    plan = plan_chunks(functions, move(tensors(example), net.device, net.dtype), batch_size, total)
     with torch.no_grad():
         return Prediction(functions, likelihood, x, plan, keep_draws, precision, progress)
