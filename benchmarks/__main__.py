@@ -23,6 +23,7 @@ NAMES = {
         "estimator_gap": "benchmarks.estimator_gap",
         "variational_steps": "benchmarks.variational_steps",
         "ood_evaluation": "benchmarks.ood_evaluation",
+        "growth": "benchmarks.growth",
     },
     "cuda": {
         "predict_draws": "benchmarks.gpu.predict_draws",
@@ -31,6 +32,7 @@ NAMES = {
         "ensemble": "benchmarks.gpu.ensemble",
         "distillation": "benchmarks.gpu.distillation",
         "sparse_vd": "benchmarks.gpu.sparse_vd",
+        "growth": "benchmarks.growth",
     },
 }
 

@@ -1,5 +1,7 @@
 """Timing that survives a shared machine, claims as data, and one table and one file for each benchmark."""
 
+import contextlib
+import ctypes
 import gc
 import json
 import time
@@ -118,6 +120,7 @@ class Peak:
             torch.cuda.reset_peak_memory_stats()
             self._before = torch.cuda.memory_allocated()
         else:
+            _give_back()
             self._resets = _reset_peak()
             self._before = _status("VmRSS")
         return self
@@ -127,6 +130,12 @@ class Peak:
             self.mib: float | None = (torch.cuda.max_memory_allocated() - self._before) / (1 << 20)
         elif self._resets:
             self.mib = max(0, _status("VmHWM") - self._before) / (1 << 20)
+
+
+def _give_back() -> None:
+    """Have the allocator return what it holds without using it, so that what is taken next shows."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _reset_peak() -> bool:
@@ -236,13 +245,14 @@ class Tally:
         self.memory: dict[str, float | None] = {}
         self.failures: dict[str, str] = {}
 
-    def add(self, name: str, measure: Callable[[], list[float]]) -> None:
-        """Make and measure a candidate."""
+    def add(self, name: str, measure: Callable[..., list[float]], prepare: Callable[[], Any] | None = None) -> None:
+        """Measure a candidate; what `prepare` makes is handed to it and does not count as its memory."""
         gc.collect()
         start = time.perf_counter()
         try:
+            given = () if prepare is None else (prepare(),)
             with Peak(self.where.device) as peak:
-                self.values[name] = measure()
+                self.values[name] = measure(*given)
             self.memory[name] = peak.mib
             said = f"{median(self.values[name]):.4g}"
         except Exception as error:

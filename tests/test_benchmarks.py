@@ -5,11 +5,14 @@ import math
 import pytest
 import torch
 from benchmarks import __main__ as front
-from benchmarks.common import Claim, Tally, Where, each_logged_step, each_step
+from benchmarks import growth, page
+from benchmarks.common import Claim, Peak, Tally, Where, each_logged_step, each_step, report, write
 from benchmarks.floors import recording
 
+CLAIMS = [name for name in front.NAMES["cuda"] if name != "growth"]
 
-@pytest.mark.parametrize("name", front.NAMES["cuda"])
+
+@pytest.mark.parametrize("name", CLAIMS)
 def test_every_claim_for_a_gpu_can_be_tried_without_one(name, tmp_path):
     where = Where("cpu", tmp_path, quick=True)
     importlib.import_module(front.NAMES["cuda"][name]).run(where)
@@ -85,3 +88,55 @@ def test_a_feed_goes_round_and_stays_in_place():
         feed.move()
         seen.append(feed.y.tolist())
     assert seen == [[0, 1, 2], [3, 4, 5], [1, 2, 3], [4, 5, 6]] and feed.x.data_ptr() == place
+
+
+def measured(tmp_path):
+    """A folder with one small record of each device."""
+    where = Where("cpu", tmp_path / "measured")
+    points = [
+        {"at": at, "seconds": [0.1 * at, 0.2 * at, 0.15 * at], "MiB": None if at == 1 else 2.0 * at} for at in (1, 2, 4)
+    ]
+    claims = [Claim("ours over theirs", 2.5, least=2.0), Claim("seconds", 3.0, most=1.0), Claim("only shown", 7.0)]
+    curves = {"draws": {"predict": points}, "rows": {"predict": [{"at": 1, "seconds": [1.0], "MiB": None}]}}
+    report(
+        where, "some", "A job, small", "s", {"dubito": [1.0, 3.0, 2.0]}, claims, memory={"dubito": 5.0}, curves=curves
+    )
+    write(where, "broken", {"title": "Another job", "broke off": "ValueError: no"})
+    return where.folder
+
+
+def test_the_page_shows_claims_numbers_failures_and_figures(tmp_path):
+    out = tmp_path / "docs/performance.md"
+    assert page.main(["--measured", str(measured(tmp_path)), "--out", str(out)]) == out
+    text = out.read_text()
+    assert "| CPU | A job | ours over theirs | 2.5 | at least 2 | yes |" in text
+    assert "| CPU | A job | seconds | 3 | at most 1 | no |" in text
+    assert "| only shown | 7 | – | yes |" in text and text.count("only shown") == 1
+    assert "| CPU | Another job | ValueError: no | – |  | no |" in text
+    assert "| dubito | 2.000 | 1.000 | 3.000 | 3 | 5.000 |" in text
+    figures = sorted(p.name for p in (tmp_path / "docs/performance").iterdir())
+    assert figures == [f"some-cpu-{name}.png" for name in ("draws-mib", "draws-seconds", "rows-seconds")]
+    assert all(f"performance/{name}" in text for name in figures)
+
+
+def test_a_page_needs_measurements(tmp_path):
+    with pytest.raises(FileNotFoundError, match="run `python -m benchmarks` first"):
+        page.write_page(tmp_path, tmp_path / "page.md")
+
+
+def test_growth_is_measured_along_every_axis(tmp_path):
+    assert growth.run(Where("cpu", tmp_path, quick=True))
+    record = json.loads((tmp_path / "growth-cpu.json").read_text())
+    assert not record["notes"]["failed"] and set(record["curves"]) == {"draws", "weights", "rows", "members"}
+    for jobs in record["curves"].values():
+        for points in jobs.values():
+            places = [point["at"] for point in points]
+            assert len(places) == 2 and places == sorted(places) and all(s > 0 for p in points for s in p["seconds"])
+    net = torch.nn.Sequential(torch.nn.Linear(784, 8), torch.nn.Linear(8, 8), torch.nn.Linear(8, 10))
+    assert record["curves"]["weights"]["predict"][1]["at"] == sum(p.numel() for p in net.parameters())
+
+
+def test_peak_memory_counts_what_is_taken_and_given_back():
+    with Peak("cpu") as peak:
+        torch.ones(64 << 18)  # 64 MiB, gone at once
+    assert peak.mib is None or 60 < peak.mib < 200
