@@ -42,6 +42,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.peers:
         sys.path.append(str(options.peers))
+    if options.device == "cuda" and not torch.cuda.is_available():
+        print("there is no CUDA device here; use --device cpu")
+        return 2
     modules = NAMES[options.device]
     if strange := set(options.names) - set(modules):
         print(f"no benchmark {', '.join(sorted(strange))} for {options.device}; there are {', '.join(modules)}")

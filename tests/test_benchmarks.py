@@ -140,3 +140,8 @@ def test_peak_memory_counts_what_is_taken_and_given_back():
     with Peak("cpu") as peak:
         torch.ones(64 << 18)  # 64 MiB, gone at once
     assert peak.mib is None or 60 < peak.mib < 200
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_missing_gpu_is_said(capsys):
+    assert front.main(["--device", "cuda"]) == 2 and "no CUDA device" in capsys.readouterr().out

@@ -115,3 +115,10 @@ def test_the_global_generator_is_left_alone(classifier):
 def test_nothing_to_do_is_an_error(classifier):
     with pytest.raises(ValueError, match="nothing to do in 0 steps"):
         adversarial(classifier[0], SMALL, steps=0, **QUIET)
+
+
+def test_precision_is_recorded_and_refused(classifier):
+    found = adversarial(classifier[0], SMALL, steps=3, precision="tf32", **QUIET)
+    assert found.about["precision"] == "tf32"
+    with pytest.raises(ValueError, match="unknown precision 'half'"):
+        adversarial(classifier[0], SMALL, steps=3, precision="half", **QUIET)
