@@ -4,10 +4,11 @@ Methods never ask; the identity by default.
 """
 
 import contextlib
+import multiprocessing
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from typing import Any, Literal, TypeVar, get_args
 
 import torch
@@ -152,3 +153,13 @@ def stack(results: list[Any]) -> Any:
 
 def _stacked(*tensors: Tensor) -> Tensor:
     return torch.stack(tensors) if len(tensors) > 1 else tensors[0].unsqueeze(0)
+
+
+def pool(workers: int) -> contextlib.AbstractContextManager[Executor | None]:
+    """Processes with one thread each; none where one worker is enough."""
+    if workers < 1:
+        raise ValueError(f"workers is {workers}; there must be at least 1")
+    if workers == 1:
+        return contextlib.nullcontext()
+    context = multiprocessing.get_context("spawn")  # threads do not survive a fork
+    return ProcessPoolExecutor(workers, context, initializer=torch.set_num_threads, initargs=(1,))

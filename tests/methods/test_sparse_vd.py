@@ -81,7 +81,7 @@ def test_biases_are_optimised_under_their_prior_and_matrices_are_not():
     target = Target(Net(module), dubito.Gaussian(0.5), assign(dubito.Normal(0.8), module), 30)
     method = dubito.SparseVD(
         estimator="weights", optimiser="sgd", momentum=0.0, learning_rate=0.1, init_std=0.3, warm_up=WarmUp(4),
-        masked=False,
+        masked="nothing",
     )  # fmt: skip
     state = method.init(target.net.theta().unsqueeze(0), target, Tick.at(0, 9))
     q, tick = state.q.clone(), Tick.at(1, 9, seed=5)
@@ -112,6 +112,26 @@ def test_masked_weights_have_no_say_in_training():
     _, info = method.step(state, batch, target, Tick.at(0, 9))
     assert method.weights(state).theta.tolist() == [[1.0, 0.0, -2.0]]
     assert float(info.fit) == pytest.approx(-float(dubito.Gaussian(0.5).log_prob(torch.zeros(1, 1), torch.zeros(1))))
+
+
+@pytest.mark.parametrize(("masked", "heard"), [("nothing", True), ("mean", True), ("weight", False)])
+def test_a_weight_that_is_gone_makes_noise_unless_all_of_it_is_masked(masked, heard):
+    module = nn.Linear(3, 1, bias=False)
+    target = Target(Net(module), dubito.Gaussian(0.5), assign(None, module), 30)
+    method = dubito.SparseVD(init_std=0.1, masked=masked)
+    mean, std = torch.tensor([[1.0, 1e-8, -2.0]]), torch.tensor([[1e-9, 0.1, 1e-9]])
+    x = torch.tensor([[0.0, 1.0, 0.0]]).expand(500, 3)
+    batch = Batch(x, torch.zeros(500), torch.arange(500))
+    fit = method.expected(mean, std, batch, target, {}, Tick.at(0, 9).rng)
+    still = float(dubito.Gaussian(0.5).log_prob(torch.zeros(1, 1), torch.zeros(1)))
+    spread = 0.1**2 / (2 * 0.5**2)  # what the noise costs on average
+    assert float(fit.log_lik) == pytest.approx(still - spread * heard, abs=0.2 * spread)
+    assert bool(fit.by_std[0, 1] != 0) is heard
+
+
+def test_an_unknown_mask_is_refused():
+    with pytest.raises(ValueError, match="'nothing', 'mean' or 'weight'"):
+        dubito.SparseVD(masked="everything")
 
 
 def test_convolutions_and_recurrent_weights_become_sparse():

@@ -23,7 +23,7 @@ def quick(name, folder):
 def test_lenets(name, tmp_path):
     result = quick(name, tmp_path)
     networks = result.numbers["networks"]
-    assert len(networks) == 8 and all(one["ratio"] >= 1 for one in networks)
+    assert len(networks) == 10 and all(one["ratio"] >= 1 for one in networks)
     dense = [one for one in networks if one["what"].startswith("dense")]
     assert all(one["ratio"] == 1 and one["smaller"] == pytest.approx(1, abs=0.2) for one in dense)
     published = {row[0]: row[1] for row in result.tables[0].rows}

@@ -344,6 +344,7 @@ def study(
     device: Device = "auto",
     seed: Annotated[int, typer.Option(help="Of the data and the chains.")] = 0,
     folder: Annotated[Path, typer.Option(help="Where results and figures go.")] = Path("results"),
+    workers: Annotated[int, typer.Option(help="Processes for a study made of independent pieces.")] = 1,
     quiet: NoBar = False,
 ) -> None:
     """Run a published experiment, or list them."""
@@ -354,7 +355,7 @@ def study(
     if name is None:
         print_result(listing.studies_result())
     else:
-        studies.run(name, quick=quick, device=device, folder=folder, seed=seed, progress=not quiet)
+        studies.run(name, quick=quick, device=device, folder=folder, seed=seed, progress=not quiet, workers=workers)
 
 
 @app.command()

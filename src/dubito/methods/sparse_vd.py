@@ -11,7 +11,7 @@ and kernels are treated so, recurrent ones too; biases and norms are optimised u
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ from dubito.rng import Rng
 from dubito.schedules import Rise, WarmUp, ends_at_one
 from dubito.target import Batch, Target
 
+Masked = Literal["nothing", "mean", "weight"]
 WARM_UP = Rise(0.02, 0.1)  # the paper's epochs 4 to 20 of 200
 
 
@@ -38,7 +39,9 @@ class SparseVD(Multiplicative):
     warm_up: WarmUp | Rise = WARM_UP  # the KL's share over the run; let in at once it empties the network
     threshold: float = 3.0  # on log alpha: weights above it are 0
     clip: float = 8.0  # log alpha above which the KL has no slope
-    masked: bool = True  # weights above the threshold have mean 0 in training too
+    masked: Masked = (
+        "mean"  # what of a weight above the threshold is 0 in training too: nothing, its mean, or all of it
+    )
 
     answer = "sparse"
     selects = False  # early states fit better and are not sparse yet
@@ -48,6 +51,8 @@ class SparseVD(Multiplicative):
         check_positive(self, "clip", self.clip)
         if self.kl not in ("log-uniform", "ard"):
             raise ValueError(f"SparseVD: kl is {self.kl!r}; use 'log-uniform' or 'ard'")
+        if self.masked not in get_args(Masked):
+            raise ValueError(f"SparseVD: masked is {self.masked!r}; use 'nothing', 'mean' or 'weight'")
         if not ends_at_one(self.warm_up):
             raise ValueError(
                 f"SparseVD: warm_up is {self.warm_up!r}; use schedules.Rise(start, end) or schedules.WarmUp(steps)"
@@ -74,11 +79,12 @@ class SparseVD(Multiplicative):
         return self.warm_up(step, steps)
 
     def expected(self, mean: Tensor, std: Tensor, batch: Batch, target: Target, buffers: Buffers, rng: Rng) -> Fit:
-        if not self.masked:
+        if self.masked == "nothing":
             return super().expected(mean, std, batch, target, buffers, rng)
         kept = log_alpha(mean, std) <= self.threshold
-        fit = super().expected(mean * kept, std, batch, target, buffers, rng)
-        return fit._replace(by_mean=fit.by_mean * kept)
+        heard = kept if self.masked == "weight" else torch.ones_like(kept)
+        fit = super().expected(mean * kept, std * heard, batch, target, buffers, rng)
+        return fit._replace(by_mean=fit.by_mean * kept, by_std=fit.by_std * heard)
 
     def weights(self, state: FactorisedState) -> Weights:
         kept = log_alpha(state.mean, self.std(state.mean, state.raw)) <= self.threshold

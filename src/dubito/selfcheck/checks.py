@@ -1,15 +1,11 @@
 """The checks themselves: problems solved, methods fitted and judged, a Result made of it all."""
 
-import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, TypeVar
-
-import torch
 
 from dubito.config import to_dict
 from dubito.fit import fit
@@ -18,7 +14,7 @@ from dubito.methods.base import Method
 from dubito.methods.hmc import HMC
 from dubito.progress import track
 from dubito.results import Cell, Result, Table, environment
-from dubito.runtime import one_thread
+from dubito.runtime import one_thread, pool
 from dubito.selfcheck import problems
 from dubito.selfcheck.plans import ADAPTATION, FULL, QUICK, Effort, Plan, plan
 from dubito.selfcheck.problems import Problem, Reference
@@ -72,8 +68,8 @@ def run(quick: bool = False, progress: bool = True, workers: int = 1) -> Result:
     for method in methods.values():
         tolerance(method)
     chosen = _problems(quick)
-    with one_thread(), _pool(workers) as pool:
-        rows = list(track(_rows(chosen, methods, effort, pool), len(chosen) * len(methods), "selfcheck", progress))
+    with one_thread(), pool(workers) as processes:
+        rows = list(track(_rows(chosen, methods, effort, processes), len(chosen) * len(methods), "selfcheck", progress))
     return _result(chosen, rows, quick, time.monotonic() - began)
 
 
@@ -98,16 +94,6 @@ def long_run(problem: Problem, effort: Effort) -> Reference:
     high = problems.steepness(problem, posterior.thetas(64))
     doubt = "" if converged(posterior, problem) else "HMC has not converged"
     return Reference(problem.prior.std**-2, high, probs=probs, doubt=doubt)
-
-
-def _pool(workers: int) -> AbstractContextManager[Executor | None]:
-    """Processes with one thread each; none where one worker is enough."""
-    if workers < 1:
-        raise ValueError(f"workers is {workers}; there must be at least 1")
-    if workers == 1:
-        return nullcontext()
-    context = multiprocessing.get_context("spawn")  # threads do not survive a fork
-    return ProcessPoolExecutor(workers, context, initializer=torch.set_num_threads, initargs=(1,))
 
 
 def _problems(quick: bool) -> dict[Problem, Callable[[Problem, Effort], Reference]]:

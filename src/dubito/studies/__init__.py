@@ -52,15 +52,17 @@ def run(
     folder: str | Path = "results",
     seed: int = 0,
     progress: bool = True,
+    workers: int = 1,
 ) -> Result:
     """Run a study, write NAME.json and its figures into `folder`, and print what it found.
 
     A quick run is too small to be compared with anything and goes to `folder`/quick. Long fits keep themselves below
-    `folder`/runs: a study that was stopped goes on, and one that has finished is only scored again.
+    `folder`/runs: a study that was stopped goes on, and one that has finished is only scored again. Studies in pieces
+    use several `workers`, processes that start afresh: a script needs its `if __name__ == "__main__":` for them.
     """
     study = find(name)
     where = _writable(Path(folder) / QUICK if quick else Path(folder))
-    settings = Settings(quick, device, seed, progress, None if quick else where / RUNS / f"{name}-{seed}")
+    settings = Settings(quick, device, seed, progress, None if quick else where / RUNS / f"{name}-{seed}", workers)
     start, ran_on = time.perf_counter(), {**environment(), **_hardware(device)}  # of the code that runs, not of its end
     found = study.run(settings)
     result = _completed(found, study, settings, {**ran_on, "seconds": round(time.perf_counter() - start, 1)})
@@ -84,7 +86,7 @@ def write_docs(folder: str | Path = "results", path: str | Path = "docs/results.
 def _completed(result: Result, study: Study, settings: Settings, ran_on: dict[str, Any]) -> Result:
     """The result with its source in the summary, the settings of the run, and where and how long it ran."""
     warning = "A quick run: far too small to be compared with anything." if settings.quick else ""
-    chosen = {key: value for key, value in asdict(settings).items() if key not in ("progress", "work")}
+    chosen = {key: value for key, value in asdict(settings).items() if key not in ("progress", "work", "workers")}
     return replace(
         result,
         name=study.name,

@@ -32,6 +32,8 @@ class Settings:
     progress: bool = True
     work: Path | None = None
     """Where long fits keep themselves, so that a study that was stopped goes on; None keeps nothing."""
+    workers: int = 1
+    """Processes for the pieces of a study that has some."""
 
     def folder(self, name: str) -> Path | None:
         """The folder of one long fit."""

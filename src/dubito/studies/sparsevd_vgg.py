@@ -54,7 +54,8 @@ def run(settings: Settings) -> Result:
     rows: list[tuple[Cell, ...]] = []
     for width in WIDTHS[:1] if settings.quick else WIDTHS:
         plain, sparse = fitted(width, data, settings)
-        found = sparsity.outcomes(plain, data, True)[:1] + sparsity.outcomes(sparse, data, False)
+        shares = {"cut on validation": sparsity.chosen_share(sparse, data)}
+        found = sparsity.outcomes(plain, data, True, {}) + sparsity.outcomes(sparse, data, False, shares)
         for one in found:
             what = one.what.rpartition(", seed")[0]
             rows.append((width, what, one.ratio, 100 * one.validation, 100 * one.test, one.smaller, one.faster))

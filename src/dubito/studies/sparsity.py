@@ -2,7 +2,7 @@
 
 import copy
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -41,6 +41,11 @@ class Images:
     validation: Split
     test: Split
 
+    def whole(self) -> "Images":
+        """With the validation rows among the training rows, once all is chosen."""
+        parts = zip(self.train, self.validation, strict=True)
+        return replace(self, train=Split(*(torch.cat(pair) for pair in parts)))
+
 
 def images(name: str, settings: Settings) -> Images:
     """A data set with validation rows taken from its training part; 8 x 8 digits where the run is quick."""
@@ -74,8 +79,8 @@ class Recipe:
         return {**methods, **shown, "weights": weights, "seeds": self.seeds}
 
 
-def fitted(recipe: Recipe, data: Images, settings: Settings, sparse: bool, records: list[Any]) -> Posterior:
-    """All seeds side by side."""
+def fitted(recipe: Recipe, data: Images, settings: Settings, sparse: bool, records: list[Any], name: str) -> Posterior:
+    """All seeds side by side; kept below its name."""
     return dubito.fit(
         seeded(recipe.net, settings.seed),
         data.train,
@@ -87,6 +92,7 @@ def fitted(recipe: Recipe, data: Images, settings: Settings, sparse: bool, recor
         prior=PRIOR if sparse else None,
         seed=settings.seed,
         device=settings.device,
+        folder=settings.folder(name),
         progress=settings.progress,
         callback=records.append,
     )
@@ -126,18 +132,25 @@ def outcome(what: str, held: Scored, cut: float, data: Images, likelihood: dubit
     return Outcome(what, compress.ratio(masked), validation, test, layers, smaller, seconds[1] / seconds[0])
 
 
-def outcomes(posterior: Posterior, data: Images, plain: bool) -> list[Outcome]:
-    """Every seed: uncut for a plain fit, or at log alpha's own threshold; and at the cut that validation chose."""
+def outcomes(posterior: Posterior, data: Images, plain: bool, shares: Mapping[str, float]) -> list[Outcome]:
+    """Every seed: uncut for a plain fit, or at log alpha's own threshold; then with named shares of weights removed."""
     found = []
     for index in range(len(posterior)):
         one = compress.scored(member(posterior, index), "magnitude" if plain else None)
-        at = torch.finfo(torch.float32).tiny if plain else float(one.cut or 0.0)
-        pick = choose(points(one, posterior.likelihood, data.validation, SHARES))
-        first = "dense" if plain else "Sparse VD, log alpha < 3"
-        second = "magnitude, cut on validation" if plain else "Sparse VD, cut on validation"
-        for what, cut in ((first, at), (second, pick.cut)):
+        cuts = (
+            {"dense": torch.finfo(torch.float32).tiny} if plain else {"Sparse VD, log alpha < 3": float(one.cut or 0.0)}
+        )
+        kind = "magnitude" if plain else "Sparse VD"
+        cuts |= {f"{kind}, {name}": one.at_share(share) for name, share in shares.items()}
+        for what, cut in cuts.items():
             found.append(replace(outcome(what, one, cut, data, posterior.likelihood), what=f"{what}, seed {index}"))
     return found
+
+
+def chosen_share(posterior: Posterior, data: Images) -> float:
+    """The share of the first seed's weights that validation rows do not miss."""
+    curve = points(compress.scored(member(posterior, 0)), posterior.likelihood, data.validation, SHARES)
+    return choose(curve).removed
 
 
 def member(posterior: Posterior, index: int) -> Posterior:

@@ -24,6 +24,7 @@ from dubito.posteriors.gaussian import GaussianPosterior
 from dubito.priors import PriorSpec
 from dubito.results import Cell, Figure, Result, Table
 from dubito.studies.base import Settings, Study, against_published, built, gather
+from dubito.studies.pieces import answers
 
 Floats = NDArray[np.float64]
 
@@ -138,50 +139,59 @@ def mean_network(posterior: Posterior) -> Posterior:
     return replace(posterior, std=torch.zeros_like(posterior.std))
 
 
-def chosen(data: Images, settings: Settings) -> tuple[dict[str, Config], list[tuple[Cell, ...]]]:
-    """The configuration of each method with the least validation error, and all that were tried."""
-    width = 16 if settings.quick else WIDTHS[-1]
-    best: dict[str, Config] = {}
-    rows: list[tuple[Cell, ...]] = []
-    for method, tried in configs().items():
-        found = []
-        for number, config in enumerate(tried[:2] if settings.quick else tried):
-            posterior = fitted(config, data.known, width, 1, settings, f"choice-{_slug(method)}-{number}", CHOICE)
-            found.append(float(errors(posterior, data.validation)[0]))
-            rows.append((method, number + 1, _words(config), found[-1]))
-        best[method] = tried[int(np.argmin(found))]
-    return best, rows
+def tried(method: str, number: int, settings: Settings) -> float:
+    """The validation error of one configuration that has not seen those images."""
+    data, width = images(settings), 16 if settings.quick else WIDTHS[-1]
+    posterior = fitted(
+        configs()[method][number], data.known, width, 1, settings, f"choice-{_slug(method)}-{number}", CHOICE
+    )
+    return float(errors(posterior, data.validation)[0])
 
 
-def final(method: str, config: Config, data: Images, width: int, settings: Settings) -> Posterior:
+def chosen(settings: Settings) -> tuple[dict[str, int], list[tuple[Cell, ...]]]:
+    """The number of the configuration of each method with the least validation error, and all that were tried."""
+    counts = {method: 2 if settings.quick else len(tried) for method, tried in configs().items()}
+    pieces = {f"choice {method} {number}": (method, number) for method in counts for number in range(counts[method])}
+    found = dict(zip(pieces.values(), answers(tried, pieces, settings).values(), strict=True))
+    best = {m: int(np.argmin([found[m, n] for n in range(count)])) for m, count in counts.items()}
+    return best, [(m, n + 1, _words(configs()[m][n]), error) for (m, n), error in found.items()]
+
+
+def final(method: str, number: int, width: int, settings: Settings) -> Posterior:
     """The frozen configuration on all training images."""
     seeds = 2 if settings.quick else SEEDS[width]
-    return fitted(config, data.train, width, seeds, settings, f"{_slug(method)}-{width}")
+    data = images(settings).train
+    return fitted(configs()[method][number], data, width, seeds, settings, f"{_slug(method)}-{width}")
+
+
+def tested(method: str, number: int, width: int, settings: Settings) -> dict[str, list[float]]:
+    """Test errors of every seed, by draws and by the mean network."""
+    posterior, test = final(method, number, width, settings), images(settings).test
+    return {"drawn": list(errors(posterior, test)), "still": list(errors(mean_network(posterior), test, 1))}
 
 
 def run(settings: Settings) -> Result:
     """Choose, freeze, train, and only then look at the test images."""
-    data = images(settings)
-    frozen, tried = chosen(data, settings)
+    frozen, listed = chosen(settings)
     widths = (16,) if settings.quick else WIDTHS
-    drawn: dict[str, dict[int, Floats]] = {method: {} for method in frozen}
-    still: dict[str, dict[int, Floats]] = {method: {} for method in frozen}
-    for method, config in frozen.items():
-        for width in widths:
-            posterior = final(method, config, data, width, settings)
-            drawn[method][width] = errors(posterior, data.test)
-            still[method][width] = errors(mean_network(posterior), data.test, 1)
+    pieces = {f"{m} at {width}": (m, number, width) for width in reversed(widths) for m, number in frozen.items()}
+    found = dict(zip(pieces.values(), answers(tested, pieces, settings).values(), strict=True))
+    drawn, still = (
+        {m: {width: np.array(found[m, number, width][which]) for width in widths} for m, number in frozen.items()}
+        for which in ("drawn", "still")
+    )
+    data = images(settings)
     return Result(
         STUDY.name,
         STUDY.title,
         summary=_summary(drawn, data),
         numbers={"error": _plain(drawn), "error of the mean network": _plain(still)},
-        tables=[_against(drawn), _means(drawn, still), _paired(drawn), _tried(tried)],
+        tables=[_against(drawn), _means(drawn, still), _paired(drawn), _tried(listed)],
         figures=[_figure(drawn)],
         settings={
             "epochs": EPOCHS, "epochs of the choice": CHOICE, "batch_size": BATCH, "draws": DRAWS,
             "training rows": len(data.train.x),
-            "chosen": {method: config.describe() for method, config in frozen.items()},
+            "chosen": {method: configs()[method][number].describe() for method, number in frozen.items()},
         },
     )  # fmt: skip
 

@@ -51,8 +51,8 @@ def run(settings: Settings) -> Result:
     shared = replace(settings, work=elsewhere)
     data = wunn_mnist.images(settings)
     width = 16 if settings.quick else wunn_mnist.WIDTHS[-1]
-    frozen, _ = wunn_mnist.chosen(data, shared)
-    held = {m: prunable(wunn_mnist.final(m, c, data, width, shared)) for m, c in frozen.items() if m != "Dropout"}
+    frozen, _ = wunn_mnist.chosen(shared)
+    held = {m: prunable(wunn_mnist.final(m, n, width, shared)) for m, n in frozen.items() if m != "Dropout"}
     curves = {method: curve(posterior, data) for method, posterior in held.items()}
     ratios = {method: member(p, 0) for method, p in held.items() if method != "SGD"}
     spread = pruning(ratios, (data.test.x[:10], data.test.y[:10]), (0.0,), 1).figures[1:]
