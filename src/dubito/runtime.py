@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, cast, get_args
 
 import torch
 from torch import Tensor
@@ -23,10 +23,11 @@ CLEAR_FLOPS = 2e6  # below this vmap wins by so much that no probe is needed
 PROBED = 3  # members in a timed probe
 
 
-def check_precision(name: str) -> None:
-    """Refuse a precision that there is not."""
+def check_precision(name: str) -> Precision:
+    """The precision of a name; one that there is not is refused."""
     if name not in get_args(Precision):
         raise ValueError(f"unknown precision {name!r}; use {', '.join(map(repr, get_args(Precision)))}")
+    return cast(Precision, name)
 
 
 def pick_device(device: str | torch.device) -> torch.device:
