@@ -64,8 +64,14 @@ class Prediction:
     def _outputs(self, functions: Functions, x: Any) -> Tensor:
         """Outputs in the network's own type, whatever its products were rounded to."""
         net = functions.net
-        with runtime.precision(self.precision, net.device):
-            return functions(x).to(net.dtype)
+        try:
+            with runtime.precision(self.precision, net.device):
+                return functions(x).to(net.dtype)
+        except torch.OutOfMemoryError:  # the plan knows the widest layer, not all that a network keeps beside it
+            if functions.n == 1:
+                raise
+        torch.cuda.empty_cache()
+        return torch.cat([self._outputs(part, x) for part in functions.chunks(-(-functions.n // 2))])
 
     # -- any likelihood ----------------------------------------------------------------------------------------
 
