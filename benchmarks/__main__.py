@@ -6,13 +6,14 @@ Each device has claims of its own, in `benchmarks/` for the CPU and in `benchmar
 import argparse
 import gc
 import importlib
+import json
 import sys
 import time
 from pathlib import Path
 
 import torch
 
-from benchmarks.common import Where, explained, write
+from benchmarks.common import Claim, Where, explained, path_of, write
 
 NAMES = {
     "cpu": {
@@ -51,7 +52,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     folder = options.out / "quick" if options.quick else options.out  # quick results never overwrite full ones
     where = Where(options.device, folder, options.quick)
-    held = [_tried(name, modules[name], where) for name in options.names or modules]
+    chosen = options.names or list(modules)
+    held = [_tried(name, modules[name], where) for name in chosen]
+    _summarise(chosen, where)
     return 0 if all(held) else 1
 
 
@@ -73,13 +76,25 @@ def _tried(name: str, module: str, where: Where) -> bool:
         held = bool(importlib.import_module(module).run(where))
     except Exception as error:
         print(f"  {name} broke off: {explained(error)}", flush=True)
-        write(where, name.replace("_", "-"), {"title": name, "broke off": explained(error)})
+        write(where, name, {"title": name, "broke off": explained(error)})
         held = False
     if where.device == "cuda":
         gc.collect()
         torch.cuda.empty_cache()
     print(f"  {name} took {time.perf_counter() - start:.0f} s", flush=True)
     return held
+
+
+def _summarise(names: list[str], where: Where) -> None:
+    """Every claim with a limit, once more, at the end."""
+    print(f"\nClaims on {where.device}")
+    for name in names:
+        record = json.loads(path_of(where, name).read_text())
+        if "broke off" in record:
+            print(f"  {name} broke off: {record['broke off']}")
+        for claim in (Claim(c["what"], c["measured"], c["least"], c["most"]) for c in record.get("claims", ())):
+            if claim.limited:
+                print(f"  {name}: {claim}")
 
 
 if __name__ == "__main__":

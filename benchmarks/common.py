@@ -51,6 +51,11 @@ class Claim:
         above = self.least is None or self.measured >= self.least
         return above and (self.most is None or self.measured <= self.most)
 
+    @property
+    def limited(self) -> bool:
+        """Whether it claims anything."""
+        return self.least is not None or self.most is not None
+
     def __str__(self) -> str:
         limits = {"at least": self.least, "at most": self.most}
         said = [f"{word} {limit:g}" for word, limit in limits.items() if limit is not None]
@@ -199,10 +204,20 @@ def _memory(memory: Mapping[str, float | None] | None, label: str) -> str:
 
 
 def write(where: Where, name: str, record: Mapping[str, Any]) -> None:
-    """NAME-DEVICE.json, with the machine and the versions."""
+    """A benchmark's file, with the machine and the versions."""
     where.folder.mkdir(parents=True, exist_ok=True)
-    path = where.folder / f"{name}-{where.device}.json"
-    path.write_text(json.dumps({"name": name, **record, **machine(where)}, indent=1))
+    plain = {"name": dashed(name), **record, **machine(where)}
+    path_of(where, name).write_text(json.dumps(plain, indent=1))
+
+
+def path_of(where: Where, name: str) -> Path:
+    """NAME-DEVICE.json."""
+    return where.folder / f"{dashed(name)}-{where.device}.json"
+
+
+def dashed(name: str) -> str:
+    """A module's name as that of a file."""
+    return name.replace("_", "-")
 
 
 def machine(where: Where) -> dict[str, Any]:

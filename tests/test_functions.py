@@ -6,7 +6,7 @@ from torch import nn
 
 import dubito
 from dubito import functions
-from dubito.functions import plan_chunks, weights_at_a_time, widest
+from dubito.functions import aligned, plan_chunks, weights_at_a_time, widest
 from dubito.net import Net
 
 X = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
@@ -90,3 +90,11 @@ def test_inputs_the_network_cannot_take_are_refused():
         widest(Net(net()), torch.randn(1, 5))
     held = Net(net())
     assert not any(m._forward_hooks for m in held.module.modules())
+
+
+def test_vectors_begin_at_multiples_of_sixteen_bytes():
+    theta = torch.randn(3, 10)
+    padded = aligned(theta)
+    assert torch.equal(padded, theta) and padded.stride() == (12, 1)
+    assert aligned(padded) is padded and aligned(torch.randn(2, 8)).stride() == (8, 1)
+    assert aligned(torch.randn(2, 5, dtype=torch.float64)).stride() == (6, 1)

@@ -71,7 +71,9 @@ class WeightFunctions(Functions):
         for start, (theta, buffers) in zip(starts, read, strict=True):
             at = {n: b.to(device, non_blocking=True) for n, b in buffers.items()}
             masks = None if self.masks is None else (self.masks, start)
-            yield LoadedFunctions(self.net, self.layout, aligned(theta.to(device, non_blocking=True)), at, masks)
+            theta = theta.to(device, non_blocking=True)
+            held = aligned(theta) if device.type == "cuda" else theta
+            yield LoadedFunctions(self.net, self.layout, held, at, masks)
 
     def _read(self, index: Sequence[int]) -> tuple[Tensor, dict[str, Tensor]]:
         """Samples where a copy to the device does not hold up what the device is doing."""
@@ -110,9 +112,9 @@ class LoadedFunctions(Functions):
 
 
 def aligned(theta: Tensor) -> Tensor:
-    """Vectors (n, D) that begin where a GPU's fast products want them to; others and the CPU's stay as they are."""
+    """Vectors (n, D) that each begin at a multiple of so many bytes, themselves where they do already."""
     each = ALIGNED // theta.element_size()
-    if theta.device.type != "cuda" or theta.stride(0) % each == 0:
+    if theta.stride(0) % each == 0:
         return theta
     return theta.new_empty(len(theta), -(-theta.shape[1] // each) * each)[:, : theta.shape[1]].copy_(theta)
 
