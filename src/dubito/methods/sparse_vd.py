@@ -39,9 +39,7 @@ class SparseVD(Multiplicative):
     warm_up: WarmUp | Rise = WARM_UP  # the KL's share over the run; let in at once it empties the network
     threshold: float = 3.0  # on log alpha: weights above it are 0
     clip: float = 8.0  # log alpha above which the KL has no slope
-    masked: Masked = (
-        "mean"  # what of a weight above the threshold is 0 in training too: nothing, its mean, or all of it
-    )
+    masked: Masked = "mean"  # what of a weight above the threshold is 0 in training too
 
     answer = "sparse"
     selects = False  # early states fit better and are not sparse yet

@@ -52,13 +52,15 @@ def fcnn2(dropout: float = 0.0) -> nn.Module:
 
 
 @register
-def lenet5() -> nn.Module:
-    """LeNet-5 as in Caffe, for 28x28 grey images: conv 20@5x5, pool, conv 50@5x5, pool, 500, 10; no padding.
+def lenet5(activation: Activation = "relu") -> nn.Module:
+    """For 28x28 grey images: conv 20@5x5, pool, conv 50@5x5, pool, 500, 10; no padding.
 
-    The network of Molchanov et al. 2017 (arXiv 1701.05369), after LeCun et al. 1998; 431,080 weights.
+    The layers of LeNet-5 in Caffe, after LeCun et al. 1998, whose own convolutions have no activation; 431,080 weights.
     """
-    features = [AsImage(28), nn.Conv2d(1, 20, 5), nn.MaxPool2d(2), nn.Conv2d(20, 50, 5), nn.MaxPool2d(2), nn.Flatten()]
-    return nn.Sequential(*features, *_dense((800, 500, 10), "relu", 0.0))
+    features: list[nn.Module] = [AsImage(28)]
+    for before, after in ((1, 20), (20, 50)):
+        features += [nn.Conv2d(before, after, 5), _activation(activation), nn.MaxPool2d(2)]
+    return nn.Sequential(*features, nn.Flatten(), *_dense((800, 500, 10), activation, 0.0))
 
 
 @register

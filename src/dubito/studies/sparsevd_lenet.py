@@ -61,7 +61,7 @@ def dense_net(quick: bool) -> nn.Module:
 
 
 def image_net(quick: bool) -> nn.Module:
-    """LeNet-5 as in Caffe, or a small one for 8 x 8 digits."""
+    """LeNet-5 with Caffe's layers, or a small one for 8 x 8 digits."""
     return started(small_cnn(side=8, channels=[6, 8], hidden=16) if quick else lenet5())
 
 
@@ -92,7 +92,7 @@ def tried(name: str, masked: Masked, settings: Settings) -> list[list[float]]:
 def chosen(curves: Mapping[str, list[list[float]]], ratio: float) -> tuple[Masked, float]:
     """The mask and the share removed with the least validation error among the networks that are sparse enough."""
     sparse = [(error, -removed, masked) for masked, curve in curves.items() for removed, error in curve
-              if removed >= 1 - 1 / ratio - 1e-9]  # fmt: skip
+              if 1 - removed <= 1 / ratio]  # fmt: skip
     if not sparse:
         raise ValueError(f"no network tried was {ratio:g} times smaller; widen sparsity.SHARES")
     _, removed, masked = min(sparse)

@@ -28,7 +28,9 @@ from dubito.results import Cell, Figure, Table
 from dubito.rng import generator, isolated
 from dubito.studies.base import Settings, gather
 
-SHARES = (0.0, 0.5, 0.75, 0.9, 0.95, 0.97, 0.98, 0.9825, 0.985, 0.9875, 0.99, 0.9925, 0.995, 0.996, 0.997, 0.998)
+SHARES = (
+    0.0, 0.5, 0.75, 0.9, 0.95, 0.97, 0.98, 0.9825, 0.9855, 0.9875, 0.99, 0.9925, 0.995, 0.9965, 0.997, 0.998,
+)  # fmt: skip
 VALIDATION = 5000
 PRIOR: dict[str, PriorLike] = {"*bias": dubito.Point(), "*": dubito.FanIn()}  # biases have none, as in the paper
 
