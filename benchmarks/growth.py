@@ -33,7 +33,7 @@ class Sizes:
 SIZES = {
     "cpu": Sizes(50, 100, 1000, 100, "float32", (10, 30, 100, 300), (1, 3, 10), (30, 100, 300, 1000),
                  (300, 1000, 3000, 10_000), (1, 2, 4, 8)),
-    "cuda": Sizes(200, 400, 10_000, 400, "tf32", (10, 30, 100, 300, 1000), (1, 3, 10, 30), (100, 400, 1600, 3200),
+    "cuda": Sizes(200, 400, 10_000, 2000, "tf32", (10, 30, 100, 300, 1000), (1, 3, 10, 30), (100, 400, 1600, 3200),
                   (1000, 3000, 10_000, 30_000, 100_000), (1, 4, 16, 64)),
 }  # fmt: skip
 QUICK = Sizes(4, 8, 100, 10, "float32", (2, 4), (1, 2), (4, 8), (50, 100), (1, 2))
@@ -113,7 +113,7 @@ def _rounds(where: Where, predict: Callable[[], object]) -> list[float]:
 
 
 def _steps(where: Where, sizes: Sizes, method: Any, net: list[int], members: int) -> list[float]:
-    x, y = images(10 * BATCH, where.device)
+    x, y = images(where.pick(60, 10) * BATCH, where.device)
 
     def fit(callback):  # type: ignore[no-untyped-def]
         dubito.fit(seeded(net), (x, y), method, steps=sizes.steps, batch_size=BATCH, members=members,
