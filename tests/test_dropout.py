@@ -40,10 +40,13 @@ def test_sites_know_their_kind_rate_shape_and_batch_axis():
     )
     assert net.sites(torch.randn(5, 1, 5, 5)) == [
         Site("feature", 0.3, (1, 3, 1, 1), 0),
-        Site("alpha", 0.2, (1, 27), 0),
+        Site("alpha", 0.2, (1, 27), 0, "4.weight", 27),
     ]
     folded = Net(Folded())
-    assert folded.sites(torch.randn(5, 7, 4)) == [Site("element", 0.5, (7, 6), 0), Site("element", 0.25, (7, 1, 6), 1)]
+    assert folded.sites(torch.randn(5, 7, 4)) == [
+        Site("element", 0.5, (7, 6), 0),
+        Site("element", 0.25, (7, 1, 6), 1, "head.weight", 6),
+    ]
     assert Net(dropped(0.0)).sites(X) == []
 
 

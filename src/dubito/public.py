@@ -20,6 +20,7 @@ from dubito.loop import Diverged as Diverged
 from dubito.loop import Interrupted as Interrupted
 from dubito.methods.alpha_divergence_dropout import AlphaDivergenceDropout as AlphaDivergenceDropout
 from dubito.methods.base import Method as Method
+from dubito.methods.concrete_dropout import ConcreteDropout as ConcreteDropout
 from dubito.methods.hmc import HMC as HMC
 from dubito.methods.map import MAP as MAP
 from dubito.methods.mc_dropout import MCDropout as MCDropout
