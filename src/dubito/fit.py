@@ -134,7 +134,10 @@ def _feed(
         if n_data is None:
             raise ValueError("an IterableDataset does not know its size; tell fit with n_data=")
         if method.needs_index:
-            raise ValueError(f"{method!r} needs to know which rows it sees, and an IterableDataset does not tell")
+            raise ValueError(
+                f"{method!r} needs to know which rows it sees, and an IterableDataset does not tell; give tensors or a "
+                "Dataset"
+            )
         size = batch_size or getattr(data, "batch_size", None) or 100
         return Stream(data, size, n_data, seed, torch.empty(0, device=net.device, dtype=net.dtype))
     source = open_source(data, net.device, net.dtype)
