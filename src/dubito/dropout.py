@@ -6,7 +6,7 @@ prediction a draw has one mask for all examples, so that a draw is a function, t
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -147,31 +147,21 @@ def _located(one: Site, two: Site, rate: float | None) -> Site:
 
 
 def make_masks(
-    sites: Sequence[Site],
-    members: int,
-    batch: int,
-    rng: Rng,
-    like: Tensor,
-    *,
-    shared: bool,
-    first: int = 0,
-    draws: tuple[int, ...] = (),
-    rates: Tensor | None = None,
+    sites: Sequence[Site], uniforms: Iterable[Tensor], copies: int = 1, rates: Tensor | None = None
 ) -> list[Tensor]:
-    """One mask (members, *draws, ...) per site; `shared` gives all examples of a batch the same.
+    """One mask (members, *draws, ...) per site; `rates` (members, sites) take the place of the sites' own.
 
-    `rates` (members, sites) take the place of the sites' own.
+    `copies` are made where a mask that all examples share must be as long as a batch of so many.
     """
     masks = []
-    drawn = make_uniforms(sites, members, batch, rng, like, shared=shared, first=first, draws=draws)
-    for number, (site, uniform) in enumerate(zip(sites, drawn, strict=True)):
+    for number, (site, uniform) in enumerate(zip(sites, uniforms, strict=True)):
         if rates is None:
-            mask = _scaled((uniform >= site.rate).to(like.dtype), site)
+            mask = _scaled((uniform >= site.rate).to(uniform.dtype), site)
         else:
             rate = rates[:, number].view(-1, *(1,) * (uniform.dim() - 1))
-            mask = (uniform >= rate) / (1 - rate).to(like.dtype)
-        if shared and site.batch_axis is not None and site.shape[site.batch_axis] > 1:
-            mask = torch.cat([mask] * batch, dim=site.batch_axis + 1 + len(draws))
+            mask = (uniform >= rate) / (1 - rate).to(uniform.dtype)
+        if site.batch_axis is not None and site.shape[site.batch_axis] > 1:
+            mask = torch.cat([mask] * copies, dim=site.batch_axis + uniform.dim() - len(site.shape))
         masks.append(mask)
     return masks
 
@@ -187,7 +177,10 @@ def make_uniforms(
     first: int = 0,
     draws: tuple[int, ...] = (),
 ) -> Iterator[Tensor]:
-    """The uniforms (members, *draws, ...) behind each site's mask: what is dropped has one below the rate."""
+    """The uniforms (members, *draws, ...) behind each site's mask: what is dropped has one below the rate.
+
+    `shared` gives all examples of a batch the same.
+    """
     for number, site in enumerate(sites):
         shape = site.shape if shared else site.shape_for(batch)
         yield rng.uniform((members, *draws, *shape), f"dropout {number}", like, first)

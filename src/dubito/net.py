@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map
 
 from dubito import running, runtime
 from dubito.cost import FlopCounter
-from dubito.dropout import Dropping, Site, locate, make_masks
+from dubito.dropout import Dropping, Site, locate, make_masks, make_uniforms
 from dubito.inputs import Inputs, arguments, n_rows, plain, rows, signature
 from dubito.layout import Layout
 from dubito.noisy import Estimator, Noise, Noising, Scheme, Uses, Watching, make_noise, scheme, squared
@@ -277,7 +277,8 @@ class Net:
         sites, size = self.sites(x), n_rows(x)
         if not sites:
             return None
-        return make_masks(sites, members, size, rng, self._like(), shared=shared, first=first, draws=draws, rates=rates)
+        drawn = make_uniforms(sites, members, size, rng, self._like(), shared=shared, first=first, draws=draws)
+        return make_masks(sites, drawn, size if shared else 1, rates)
 
     def _trace(self, x: Inputs) -> "_Trace":
         key = signature(x)

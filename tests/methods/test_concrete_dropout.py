@@ -58,7 +58,7 @@ def test_the_limit_is_the_mask_of_the_same_random_numbers():
     uniforms = list(make_uniforms(sites, 1, 4, Rng(3), torch.empty(0), shared=False))
     logit = torch.tensor([s.rate for s in sites]).logit()
     relaxed = relaxed_masks(logit, [u[0].logit() for u in uniforms], 1e-6)
-    binary = make_masks(sites, 1, 4, Rng(3), torch.empty(0), shared=False)
+    binary = make_masks(sites, uniforms)
     for ours, known in zip(relaxed, binary, strict=True):
         torch.testing.assert_close(ours, known[0])
 
