@@ -50,6 +50,11 @@ class DropoutPosterior(Posterior):
         masks = Masks(Rng(seed).child("masks"), rates=None if self.rates is None else self.rates[index])
         return WeightFunctions(self.net, noise, self.samples, index, masks)
 
+    def member(self, index: int) -> "DropoutPosterior":
+        """One of several networks, by itself."""
+        rates = None if self.rates is None else self.rates[index : index + 1]
+        return DropoutPosterior.of(self.net, self.likelihood, *self.samples.get([index]), rates)
+
     def mean_network(self) -> nn.Module:
         """The weight-scaling rule: the network with dropout off."""
         if len(self) > 1:

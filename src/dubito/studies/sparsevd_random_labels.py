@@ -20,7 +20,7 @@ from dubito.results import Cell, Result, Table
 from dubito.rng import generator
 from dubito.schedules import Linear, Rise
 from dubito.studies import sparsity
-from dubito.studies.base import Settings, Study, against_published
+from dubito.studies.base import Settings, Study, against_published, seeded
 from dubito.studies.sparsity import Images
 
 CLASSES = 10
@@ -80,7 +80,7 @@ def run(settings: Settings) -> Result:
         rows[name] = {}
         for label, (method, epochs) in methods(settings.quick).items():
             posterior = dubito.fit(
-                sparsity.seeded(partial(network, name, settings.quick), settings.seed), data.train, method,
+                seeded(partial(network, name, settings.quick), settings.seed), data.train, method,
                 epochs=epochs, batch_size=100, seed=settings.seed, device=settings.device, progress=settings.progress,
             )  # fmt: skip
             rows[name][label] = row(posterior, data, label == "Sparse VD")

@@ -25,8 +25,8 @@ from dubito.posteriors.samples import SamplesPosterior
 from dubito.posteriors.sparse import SparsePosterior
 from dubito.priors import PriorLike
 from dubito.results import Cell, Figure, Table
-from dubito.rng import generator, isolated
-from dubito.studies.base import Settings, gather
+from dubito.rng import generator
+from dubito.studies.base import Settings, gather, seeded
 
 SHARES = (
     0.0, 0.5, 0.75, 0.9, 0.95, 0.97, 0.98, 0.9825, 0.9855, 0.9875, 0.99, 0.9925, 0.995, 0.9965, 0.997, 0.998,
@@ -100,12 +100,6 @@ def fitted(recipe: Recipe, data: Images, settings: Settings, sparse: bool, recor
     )
 
 
-def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """A network whose first weights depend on the seed alone."""
-    with isolated(seed, "study"):
-        return build()
-
-
 @dataclass(frozen=True)
 class Outcome:
     """One network: how sparse, errors on validation and test rows, zeros by layer, and the size of its file."""
@@ -157,13 +151,11 @@ def chosen_share(posterior: Posterior, data: Images) -> float:
 
 def member(posterior: Posterior, index: int) -> Posterior:
     """One seed of several by itself; a plain network is a Gaussian without width."""
-    if isinstance(posterior, GaussianPosterior):
+    if isinstance(posterior, GaussianPosterior | DropoutPosterior):
         return posterior.member(index)
-    if not isinstance(posterior, SamplesPosterior | DropoutPosterior):
-        raise ValueError(f"{type(posterior).__name__} has no members to take apart")
+    if not isinstance(posterior, SamplesPosterior):
+        raise ValueError(f"{type(posterior).__name__} has no members to take apart; give a Gaussian or stored networks")
     theta, buffers = posterior.samples.get([index])
-    if isinstance(posterior, DropoutPosterior):
-        return DropoutPosterior.of(posterior.net, posterior.likelihood, theta, buffers)
     return GaussianPosterior(posterior.net, posterior.likelihood, theta, torch.zeros_like(theta), buffers)
 
 
