@@ -19,7 +19,7 @@ from dubito.plots import Series
 from dubito.results import Cell, Figure, Result, Table
 from dubito.studies import sparsity
 from dubito.studies.base import Settings, Study, seeded
-from dubito.studies.sparsity import Images
+from dubito.studies.images import Images
 
 ALPHAS = (0.0, 0.5, 1.0)
 MASKS = (1, 10, 100)

@@ -18,7 +18,7 @@ from dubito.results import Cell, Figure, Result, Table
 from dubito.schedules import Linear
 from dubito.studies import sparsity
 from dubito.studies.base import Settings, Study, seeded
-from dubito.studies.sparsity import Images
+from dubito.studies.images import Images
 
 WIDTHS = (0.25, 0.5, 1.0)
 FOLDER = Path("runs/sparsevd-vgg")

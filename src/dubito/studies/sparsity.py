@@ -27,6 +27,7 @@ from dubito.priors import PriorLike
 from dubito.results import Cell, Figure, Table
 from dubito.rng import generator
 from dubito.studies.base import Settings, gather, seeded
+from dubito.studies.images import Images
 
 SHARES = (
     0.0, 0.5, 0.75, 0.9, 0.95, 0.97, 0.98, 0.9825, 0.9855, 0.9875, 0.99, 0.9925, 0.995, 0.9965, 0.997, 0.998,
@@ -35,22 +36,11 @@ VALIDATION = 5000
 PRIOR: dict[str, PriorLike] = {"*bias": dubito.Point(), "*": dubito.FanIn()}  # biases have none, as in the paper
 
 
-@dataclass(frozen=True, eq=False)
-class Images:
-    """Training, validation and test rows, the mean training image taken off."""
-
-    train: Split
-    validation: Split
-    test: Split
-
-    def whole(self) -> "Images":
-        """With the validation rows among the training rows, once all is chosen."""
-        parts = zip(self.train, self.validation, strict=True)
-        return replace(self, train=Split(*(torch.cat(pair) for pair in parts)))
-
-
 def images(name: str, settings: Settings) -> Images:
-    """A data set with validation rows taken from its training part; 8 x 8 digits where the run is quick."""
+    """A data set with validation rows taken from its training part, the mean training image taken off.
+
+    8 x 8 digits where the run is quick.
+    """
     held = gather(["digits" if settings.quick else name])
     found = next(iter(held.sets.values()))
     train, test = found.part("train"), found.part("test")
