@@ -10,6 +10,7 @@ import dubito
 from dubito import methods, selfcheck
 from dubito.priors import assign
 from dubito.results import Result
+from dubito.runtime import pool
 from dubito.selfcheck import checks, problems, verdicts
 from dubito.selfcheck.masks import RATE, Dropping, masks
 from dubito.selfcheck.plans import QUICK, Effort, plan
@@ -327,8 +328,8 @@ def test_workers_find_what_one_process_finds():
     methods = {"MAP": dubito.MAP, "HMC": dubito.HMC}
     effort = Effort(chains=4, draws=40, descent=5)
     alone = list(checks._rows(chosen, methods, effort))
-    with checks._pool(2) as pool:
-        shared = list(checks._rows(chosen, methods, effort, pool))
+    with pool(2) as processes:
+        shared = list(checks._rows(chosen, methods, effort, processes))
     assert [row.found for row in shared] == [row.found for row in alone]
     with pytest.raises(ValueError, match="at least 1"):
-        checks._pool(0)
+        pool(0)

@@ -78,7 +78,7 @@ def _descent(cls: type[Method[Any]], names: set[str], n: int, batch: int, refere
         "cycles": CYCLES,
         "draws": FEW if "alpha" in names and "rate" in names else DRAWS,
         "init_std": reference.high**-0.5,
-        "masked": False,  # the bound has no closed form where weights come and go
+        "masked": "nothing",  # the bound has no closed form where weights come and go
     }
     learned = "relaxation" in names
     rounds = (MASKS if names & {"rate", "draws"} else 1) * (CYCLES if "cycles" in names else 1)
