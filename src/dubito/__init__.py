@@ -24,10 +24,10 @@ __all__ = [
     "Likelihood", "Categorical", "Bernoulli", "Gaussian", "Poisson",
     "Prior", "Normal", "ScaleMixture", "Laplace", "StudentT", "FanIn", "Centred", "Fixed", "Point",
     "Undefined", "Interrupted", "Diverged",
-    "compress", "data", "distill", "metrics", "nn", "schedules", "tasks",
+    "compress", "data", "distill", "metrics", "nn", "report", "schedules", "tasks",
 ]  # fmt: skip
 
-_PARTS = ("compress", "data", "distill", "metrics", "nn", "schedules", "tasks")  # public names that are modules
+_PARTS = ("compress", "data", "distill", "metrics", "nn", "report", "schedules", "tasks")  # the modules among them
 
 
 class _Package(ModuleType):

@@ -5,6 +5,7 @@ from dubito import data as data
 from dubito import distill as distill
 from dubito import metrics as metrics
 from dubito import nn as nn
+from dubito import report as report
 from dubito import schedules as schedules
 from dubito import tasks as tasks
 from dubito.compare import compare as compare
