@@ -42,11 +42,23 @@ class Functions(ABC):
         """The same functions, so many at a time, loaded when their turn comes."""
 
 
+class Masks(NamedTuple):
+    """Where the dropout masks of draws come from, from draw `first` on; `rates` (n, sites) where they are learned."""
+
+    rng: Rng
+    first: int = 0
+    rates: Tensor | None = None
+
+    def part(self, start: int, stop: int) -> "Masks":
+        """Those of some of the draws."""
+        return Masks(self.rng, self.first + start, None if self.rates is None else self.rates[start:stop])
+
+
 class WeightFunctions(Functions):
     """Networks given by stored weight vectors [net | likelihood], optionally each under its own dropout masks."""
 
     def __init__(
-        self, net: Net, noise: Layout, samples: Samples, index: Sequence[int], masks: Rng | None = None
+        self, net: Net, noise: Layout, samples: Samples, index: Sequence[int], masks: Masks | None = None
     ) -> None:
         self.net, self.layout, self.samples, self.index, self.masks = net, noise, samples, list(index), masks
         self.n = len(self.index)
@@ -70,7 +82,7 @@ class WeightFunctions(Functions):
         read = runtime.ahead(self._read, parts) if self.samples.on_disk else map(self._read, parts)
         for start, (theta, buffers) in zip(starts, read, strict=True):
             at = {n: b.to(device, non_blocking=True) for n, b in buffers.items()}
-            masks = None if self.masks is None else (self.masks, start)
+            masks = None if self.masks is None else self.masks.part(start, start + size)
             theta = theta.to(device, non_blocking=True)
             held = aligned(theta) if device.type == "cuda" else theta
             yield LoadedFunctions(self.net, self.layout, held, at, masks)
@@ -87,7 +99,7 @@ class LoadedFunctions(Functions):
     """Networks whose weights are at hand, (n, D), optionally each under its own dropout masks."""
 
     def __init__(
-        self, net: Net, noise: Layout, theta: Tensor, buffers: dict[str, Tensor], masks: tuple[Rng, int] | None = None
+        self, net: Net, noise: Layout, theta: Tensor, buffers: dict[str, Tensor], masks: Masks | None = None
     ) -> None:
         self.net, self.layout, self.theta, self.buffers, self.masks = net, noise, theta, buffers, masks
         self.n = len(theta)
@@ -96,8 +108,9 @@ class LoadedFunctions(Functions):
         weights = self.theta[:, : self.net.layout.size]
         if self.masks is None:
             return self.net.many(weights, x, "eval", self.buffers, timed=True)
-        rng, first = self.masks
-        drawn = self.net.masks(x, self.n, rng, shared=True, first=first)
+        rng, first, rates = self.masks
+        held = None if rates is None else rates.to(self.net.device)
+        drawn = self.net.masks(x, self.n, rng, shared=True, first=first, rates=held)
         return self.net.many(weights, x, "dropout", self.buffers, drawn, timed=True)
 
     def noise(self) -> dict[str, Tensor]:
@@ -106,7 +119,7 @@ class LoadedFunctions(Functions):
     def chunks(self, size: int) -> Iterator[Functions]:
         for start in range(0, self.n, size):
             stop = start + size
-            masks = None if self.masks is None else (self.masks[0], self.masks[1] + start)
+            masks = None if self.masks is None else self.masks.part(start, stop)
             buffers = {n: b[start:stop] for n, b in self.buffers.items()}
             yield LoadedFunctions(self.net, self.layout, self.theta[start:stop], buffers, masks)
 

@@ -334,7 +334,7 @@ def predict(
     """Check the inputs, choose chunks and run all draws over all rows."""
     example = next(batches(x, 1), None)
     if example is None:
-        raise ValueError("there is nothing to predict: the inputs have no rows")
+        raise ValueError("there is nothing to predict: the inputs have no rows; give at least one")
     net, total = functions.net, None
     if not hasattr(x, "dataset") and not isinstance(x, torch.utils.data.Dataset):
         x = tensors(x)

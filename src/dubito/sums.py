@@ -93,7 +93,7 @@ class Sums:
     def finish(self) -> None:
         """Turn the sums into averages."""
         if not self._rows:
-            raise ValueError("there is nothing to predict: the inputs have no rows")
+            raise ValueError("there is nothing to predict: the inputs have no rows; give at least one")
         held = {name: tensor[: self._rows] for name, tensor in self._held.items()}
         self._held = {}
         dtype = held["first"].dtype

@@ -182,7 +182,7 @@ def _table(document: Document, name: str) -> Document:
         return document
     found = document.setdefault(name, {})
     if not isinstance(found, dict):
-        raise ValueError(f"{name} must be a table of settings, got {found!r}")
+        raise ValueError(f"{name} must be a table of settings, got {found!r}; write a line for each below [{name}]")
     return found
 
 

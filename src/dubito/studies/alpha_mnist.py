@@ -18,8 +18,8 @@ from dubito.nn.nets import AsImage
 from dubito.plots import Series
 from dubito.results import Cell, Figure, Result, Table
 from dubito.studies import sparsity
-from dubito.studies.base import Settings, Study
-from dubito.studies.sparsity import Images
+from dubito.studies.base import Settings, Study, seeded
+from dubito.studies.images import Images
 
 ALPHAS = (0.0, 0.5, 1.0)
 MASKS = (1, 10, 100)
@@ -58,8 +58,8 @@ def fitted(
 
     began = time.perf_counter()
     posterior = dubito.fit(
-        sparsity.seeded(build, settings.seed), data.train, method, epochs=epochs, batch_size=128,
-        members=1 if settings.quick else MEMBERS, init=lambda seed: sparsity.seeded(build, seed), seed=settings.seed,
+        seeded(build, settings.seed), data.train, method, epochs=epochs, batch_size=128,
+        members=1 if settings.quick else MEMBERS, init=lambda seed: seeded(build, seed), seed=settings.seed,
         device=settings.device, progress=settings.progress,
     )  # fmt: skip
     return posterior, (time.perf_counter() - began) / epochs

@@ -20,8 +20,8 @@ from dubito.results import Cell, Result, Table
 from dubito.rng import generator
 from dubito.schedules import Linear, Rise
 from dubito.studies import sparsity
-from dubito.studies.base import Settings, Study, against_published
-from dubito.studies.sparsity import Images
+from dubito.studies.base import Settings, Study, against_published, seeded
+from dubito.studies.images import Images
 
 CLASSES = 10
 DRAWS = 10
@@ -35,8 +35,7 @@ def shuffled(data: Images, seed: int) -> Images:
     def drawn(part: Split, name: str) -> Split:
         return Split(part.x, torch.randint(CLASSES, (len(part.x),), generator=generator("cpu", seed, "labels", name)))
 
-    parts = {"train": data.train, "validation": data.validation, "test": data.test}
-    return Images(**{name: drawn(part, name) for name, part in parts.items()})
+    return Images(**{name: drawn(part, name) for name, part in data._asdict().items()})
 
 
 def network(name: str, quick: bool) -> nn.Module:
@@ -80,7 +79,7 @@ def run(settings: Settings) -> Result:
         rows[name] = {}
         for label, (method, epochs) in methods(settings.quick).items():
             posterior = dubito.fit(
-                sparsity.seeded(partial(network, name, settings.quick), settings.seed), data.train, method,
+                seeded(partial(network, name, settings.quick), settings.seed), data.train, method,
                 epochs=epochs, batch_size=100, seed=settings.seed, device=settings.device, progress=settings.progress,
             )  # fmt: skip
             rows[name][label] = row(posterior, data, label == "Sparse VD")

@@ -34,7 +34,7 @@ def plans(settings: Settings, n: int) -> dict[str, Plan]:
     }
 
 
-def fitted(chosen: Mapping[str, Plan], digits: images.Digits, settings: Settings) -> dict[str, Posterior]:
+def fitted(chosen: Mapping[str, Plan], digits: images.Images, settings: Settings) -> dict[str, Posterior]:
     """Every network on the training digits, as flat rows."""
     train = (digits.train.x.flatten(1), digits.train.y)
     return {n: plan.fit(train, settings, dubito.Categorical(), PRIORS.get(n)) for n, plan in chosen.items()}
