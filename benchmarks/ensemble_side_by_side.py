@@ -1,18 +1,18 @@
 """A five-member ensemble trained side by side against the same five trained one after another."""
 
-from pathlib import Path
 from statistics import median
 
 import dubito
-from benchmarks.common import Claim, fcnn2, images, report, take_turns
+from benchmarks.common import Claim, Where, fcnn2, images, report, take_turns
 from dubito.nn import mlp
 
 MEMBERS, ROWS = 5, 5_000
 
 
-def run(device: str, folder: Path, steps: int = 50, rounds: int = 5) -> bool:
+def run(where: Where) -> bool:
     """Never slower, for a small network and for a wide one."""
-    x, y = images(ROWS, device)
+    device, steps, rounds = where.device, where.pick(50, 2), where.pick(5, 1)
+    x, y = images(where.pick(ROWS, 200), device)
     values, claims = {}, []
     for label, net in {"784-32-10": mlp([784, 32, 10]), "784-400-400-10": fcnn2()}.items():
 
@@ -24,4 +24,4 @@ def run(device: str, folder: Path, steps: int = 50, rounds: int = 5) -> bool:
         values.update(seconds)
         apart, together = (median(s) for s in seconds.values())
         claims.append(Claim(f"{label}: side by side against one after another", apart / together, 1.0))
-    return report("ensemble", f"Ensemble of {MEMBERS}, {steps} steps", "s", values, claims, folder)
+    return report(where, "ensemble-side-by-side", f"Ensemble of {MEMBERS}, {steps} steps", "s", values, claims)

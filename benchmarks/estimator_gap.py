@@ -1,13 +1,11 @@
 """Where local reparameterisation is approximate, how far its gradient lies from that of whole weight draws."""
 
-from pathlib import Path
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 import dubito
-from benchmarks.common import Claim, report
+from benchmarks.common import Claim, Where, report
 from dubito.net import Net
 from dubito.noisy import Estimator
 from dubito.priors import assign
@@ -30,8 +28,9 @@ class Attention(nn.Module):
         return self.head(F.scaled_dot_product_attention(self.q(x), self.k(x), self.v(x)).mean(1))
 
 
-def run(device: str, folder: Path) -> bool:
+def run(where: Where) -> bool:
     """Exact where a weight acts once per example and by flipout everywhere; the rest is shown."""
+    device, seeds = where.device, where.pick(SEEDS, 250)
     data = dubito.data.load("digits").part("train")
     batch = Batch(data.x[:ROWS].to(device), data.y[:ROWS].to(device), torch.arange(ROWS))
     torch.manual_seed(0)
@@ -43,7 +42,7 @@ def run(device: str, folder: Path) -> bool:
     values, claims = {}, []
     for label, net in nets.items():
         for scale in SCALES:
-            gaps = {e: _gap(net.to(device), batch, scale, e) for e in ("local", "flipout")}
+            gaps = {e: _gap(net.to(device), batch, scale, e, seeds) for e in ("local", "flipout")}
             for estimator, (gap, error, ratio) in gaps.items():
                 values[f"{label}, std {scale:g}, {estimator}: relative gap"] = [gap]
                 values[f"{label}, std {scale:g}, {estimator}: a gap by chance"] = [error]
@@ -51,30 +50,30 @@ def run(device: str, folder: Path) -> bool:
                 if estimator == "flipout" or label == "64-16-10":
                     what = f"{label}, std {scale:g}, {estimator}: four standard errors over the gap"
                     claims.append(Claim(what, 4 * error / max(gap, error), 1.0))
-    title = f"Gradients against whole weight draws, {SEEDS:,} draws, {ROWS} digits; variance as a share of theirs"
-    return report("estimator-gap", title, "", values, claims, folder)
+    title = f"Gradients against whole weight draws, {seeds:,} draws, {ROWS} digits; variance as a share of theirs"
+    return report(where, "estimator-gap", title, "", values, claims)
 
 
-def _gap(net: nn.Module, batch: Batch, scale: float, estimator: Estimator) -> tuple[float, float, float]:
+def _gap(net: nn.Module, batch: Batch, scale: float, estimator: Estimator, seeds: int) -> tuple[float, float, float]:
     """|E g - E g'| / |E g'| without the share of chance, its standard error, and the ratio of total variances."""
     target = Target(Net(net), dubito.Categorical(), assign(None, net), len(batch.y))
-    (mean, variance), (other, spread) = (_moments(target, batch, scale, e) for e in (estimator, "weights"))
-    noise = float((variance + spread).sum() / SEEDS)
+    (mean, variance), (other, spread) = (_moments(target, batch, scale, e, seeds) for e in (estimator, "weights"))
+    noise = float((variance + spread).sum() / seeds)
     squared, size = float((mean - other).square().sum()) - noise, float(other.norm())
     error = float(
-        ((variance + spread) / SEEDS).square().sum().mul(2).sqrt()
+        ((variance + spread) / seeds).square().sum().mul(2).sqrt()
     )  # of the squared distance, by chance alone
     return max(0.0, squared) ** 0.5 / size, error**0.5 / size, float(variance.sum() / spread.sum())
 
 
 @torch.no_grad()
-def _moments(target: Target, batch: Batch, scale: float, estimator: Estimator) -> tuple[Tensor, Tensor]:
+def _moments(target: Target, batch: Batch, scale: float, estimator: Estimator, seeds: int) -> tuple[Tensor, Tensor]:
     """Mean and variance over draws of the gradient by means and by stds, (2 D,) each."""
     net = target.net
     stds = {n: torch.full_like(p, scale * float(p.square().mean().sqrt())) for n, p in net.module.named_parameters()}
     total = square = torch.zeros((), dtype=torch.float64, device=net.device)
     chunk = 250
-    for number in range(SEEDS // chunk):
+    for number in range(seeds // chunk):
         mean, std = (t.expand(chunk, -1) for t in (net.theta(), net.layout.join(stds)))
         rng = Rng(number).child(estimator)
         if estimator == "weights":
@@ -87,4 +86,4 @@ def _moments(target: Target, batch: Batch, scale: float, estimator: Estimator) -
             parts = target.noisy_value_and_grad(mean, std, batch, scheme, noise, "live", {})
             found = torch.cat(parts[1:], dim=1).double()
         total, square = total + found.sum(0), square + found.square().sum(0)
-    return total / SEEDS, square / SEEDS - (total / SEEDS).square()
+    return total / seeds, square / seeds - (total / seeds).square()

@@ -1,12 +1,11 @@
 """A 100-draw evaluation of 10,000 + 10,000 images by all seven scores, against the bare matrix products it contains."""
 
-from pathlib import Path
 from statistics import median
 
 import torch
 
 import dubito
-from benchmarks.common import Claim, fcnn2, images, report, take_turns
+from benchmarks.common import Claim, Where, fcnn2, images, report, take_turns
 from dubito.posteriors.samples import SamplesPosterior
 from dubito.tasks import OOD
 
@@ -14,10 +13,11 @@ DRAWS, ROWS, BATCH = 100, 10_000, 2000
 MOST = 1.4  # times the matrix products
 
 
-def run(device: str, folder: Path, rounds: int = 3) -> bool:
+def run(where: Where) -> bool:
     """Prediction, seven scores, four measures and 1,000 bootstrap samples of each, with its histograms."""
-    inside, labels = images(ROWS, device)
-    outside = images(2 * ROWS, device)[0][ROWS:]
+    device, count, rounds = where.device, where.pick(ROWS, 100), where.pick(3, 1)
+    inside, labels = images(count, device)
+    outside = images(2 * count, device)[0][count:]
     posterior = _posterior(device)
     weights = [w for _, w in sorted(posterior.sample(DRAWS).items()) if w.dim() == 3]
     data = {"inside": (inside, labels), "outside": outside}
@@ -29,7 +29,7 @@ def run(device: str, folder: Path, rounds: int = 3) -> bool:
     seconds = take_turns(candidates, rounds, device)
     bare, whole, _ = (median(s) for s in seconds.values())
     claims = [Claim("the products' share of the evaluation's time", bare / whole, 1 / MOST)]
-    return report("ood-evaluation", f"Detection, {DRAWS} draws x 2 x {ROWS:,} rows", "s", seconds, claims, folder)
+    return report(where, "ood-evaluation", f"Detection, {DRAWS} draws x 2 x {count:,} rows", "s", seconds, claims)
 
 
 def _posterior(device: str) -> SamplesPosterior:

@@ -1,21 +1,21 @@
 """100-draw prediction on 10,000 rows through `posterior.predict`, against a Python loop over draws."""
 
-from pathlib import Path
 from statistics import median
 
 import torch
 from torch.func import functional_call
 
 import dubito
-from benchmarks.common import Claim, fcnn1, fcnn2, images, report, take_turns
+from benchmarks.common import Claim, Where, fcnn1, fcnn2, images, report, take_turns
 from dubito.posteriors.samples import SamplesPosterior
 
 DRAWS, ROWS = 100, 10_000
 
 
-def run(device: str, folder: Path, rounds: int = 5) -> bool:
+def run(where: Where) -> bool:
     """Never slower, although it also counts votes, spreads and entropies."""
-    x, _ = images(ROWS, device)
+    device, count, rounds = where.device, where.pick(ROWS, 100), where.pick(5, 1)
+    x, _ = images(count, device)
     values, claims = {}, []
     for label, net in {"784-100-10": fcnn1(), "784-400-400-10": fcnn2()}.items():
         posterior = _posterior(net.to(device))
@@ -28,7 +28,7 @@ def run(device: str, folder: Path, rounds: int = 5) -> bool:
         values.update(seconds)
         loop, ours = (median(s) for s in seconds.values())
         claims.append(Claim(f"{label}: dubito against the loop", loop / ours, 1.0))
-    return report("predict-draws", f"Prediction, {DRAWS} draws x {ROWS:,} rows", "s", values, claims, folder)
+    return report(where, "predict-draws", f"Prediction, {DRAWS} draws x {count:,} rows", "s", values, claims)
 
 
 def _posterior(net: torch.nn.Module) -> SamplesPosterior:

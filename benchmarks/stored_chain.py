@@ -8,14 +8,15 @@ from pathlib import Path
 import torch
 
 import dubito
-from benchmarks.common import Claim, fcnn1, report
+from benchmarks.common import Claim, Where, fcnn1, report
 from dubito.posteriors.files import SampleFolder, describe, save_constants
 
 SAMPLES, MIB = 2_000, 1 << 20
 
 
-def run(device: str, folder: Path, samples: int = SAMPLES) -> bool:
+def run(where: Where) -> bool:
     """Opens in under a second and predicts within 500 MiB of anonymous memory beyond torch itself."""
+    samples = where.pick(SAMPLES, 20)
     with tempfile.TemporaryDirectory() as place:
         _write(Path(place) / "chain", samples)
         child = subprocess.run([sys.executable, "-m", "benchmarks.stored_chain", place + "/chain"], check=True,
@@ -30,7 +31,7 @@ def run(device: str, folder: Path, samples: int = SAMPLES) -> bool:
         "predict 1,000 rows with all samples, s": [predicted],
         "anonymous memory, MiB": [memory],
     }
-    return report("stored-chain", f"{samples:,} stored samples of 79,510 weights", "", values, claims, folder)
+    return report(where, "stored-chain", f"{samples:,} stored samples of 79,510 weights", "", values, claims)
 
 
 def _write(path: Path, samples: int) -> None:

@@ -5,29 +5,26 @@ All candidates take the same batch and the same fused Adam. Peers that cannot be
 """
 
 import math
-from collections.abc import Callable
-from itertools import pairwise
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 import dubito
-from benchmarks.common import Claim, images, median_ratio, report, take_turns
-from dubito.nn import mlp
+from benchmarks import peers
+from benchmarks.common import Claim, Where, images, median_ratio, report, seeded, take_turns
+from benchmarks.peers import Step, descending
 from dubito.noisy import Estimator
 from dubito.priors import assign
 from dubito.target import Batch
 
 SIZES, ROWS, N, STD = [784, 800, 800, 10], 128, 60_000, 0.1
 DRAWS = (1, 2, 5, 10)
-Step = Callable[[], object]
-Loss = Callable[[], Tensor]
 
 
-def run(device: str, folder: Path, steps: int = 4, rounds: int = 7) -> bool:
+def run(where: Where) -> bool:
     """Local draws cost little more than the plain step, and less than drawing weights one after another."""
+    device, steps, rounds = where.device, where.pick(4, 1), where.pick(7, 1)
     x, y = images(ROWS, device)
     missing: dict[str, str] = {}
     candidates = {
@@ -56,7 +53,7 @@ def run(device: str, folder: Path, steps: int = 4, rounds: int = 7) -> bool:
     title = "A step of variational inference, 784-800-800-10, batch 128"
     for peer, why in missing.items():
         print(f"\n{peer} is left out: {why}")
-    return report("variational-steps", title, "ms", values, claims, folder, {"left out": missing})
+    return report(where, "variational-steps", title, "ms", values, claims, notes={"left out": missing})
 
 
 def _least(peer: str, draws: int) -> float | None:
@@ -65,24 +62,12 @@ def _least(peer: str, draws: int) -> float | None:
 
 
 def _net(device: torch.device) -> nn.Module:
-    torch.manual_seed(0)
-    return mlp(SIZES).to(device)
-
-
-def _descending(module: nn.Module, loss: Loss) -> Step:
-    optimiser = torch.optim.Adam(module.parameters(), lr=1e-3, fused=True)
-
-    def step() -> None:
-        optimiser.zero_grad()
-        loss().backward()
-        optimiser.step()
-
-    return step
+    return seeded(SIZES).to(device)
 
 
 def _plain(x: Tensor, y: Tensor) -> Step:
     net = _net(x.device)
-    return _descending(net, lambda: F.cross_entropy(net(x), y))
+    return descending(net, lambda: F.cross_entropy(net(x), y))
 
 
 def _ours(estimator: Estimator, draws: int, x: Tensor, y: Tensor) -> Step:
@@ -128,43 +113,18 @@ def _one_after_another(draws: int, x: Tensor, y: Tensor) -> Step:
         passes = [module(x) for _ in range(draws)]
         return torch.stack([F.cross_entropy(outputs, y) + kl / N for outputs, kl in passes]).mean()
 
-    return _descending(module, loss)
+    return descending(module, loss)
 
 
 def _peers(x: Tensor, y: Tensor, missing: dict[str, str]) -> dict[str, Step]:
+    makers = {
+        "bayesian-torch": lambda k: peers.bayesian_torch(SIZES, k, x, y, N, STD, each=False),
+        "torchbnn": lambda k: peers.torchbnn(SIZES, k, x, y, N, STD),
+    }
     found: dict[str, Step] = {}
-    for name, make in {"bayesian-torch": _bayesian_torch, "torchbnn": _torchbnn}.items():
+    for name, make in makers.items():
         try:
-            found |= {f"{name}, {k}": make(k, x, y) for k in DRAWS}
+            found |= {f"{name}, {k}": make(k) for k in DRAWS}
         except ImportError as error:
             missing[name] = str(error)
     return found
-
-
-def _bayesian_torch(draws: int, x: Tensor, y: Tensor) -> Step:
-    from bayesian_torch.models.dnn_to_bnn import dnn_to_bnn, get_kl_loss
-
-    net = _net(torch.device("cpu"))
-    settings = {"prior_mu": 0.0, "prior_sigma": STD, "posterior_mu_init": 0.0, "posterior_rho_init": -4.6}
-    dnn_to_bnn(net, {**settings, "type": "Reparameterization", "moped_enable": False, "moped_delta": 0.5})
-    net.to(x.device)
-
-    def loss() -> Tensor:
-        return torch.stack([F.cross_entropy(net(x), y) for _ in range(draws)]).mean() + get_kl_loss(net) / N
-
-    return _descending(net, loss)
-
-
-def _torchbnn(draws: int, x: Tensor, y: Tensor) -> Step:
-    import torchbnn
-
-    layers: list[nn.Module] = []
-    for before, after in pairwise(SIZES):
-        layers += [torchbnn.BayesLinear(0, STD, before, after), nn.ReLU()]
-    net = nn.Sequential(*layers[:-1]).to(x.device)
-    kl = torchbnn.BKLLoss(reduction="sum", last_layer_only=False)
-
-    def loss() -> Tensor:
-        return torch.stack([F.cross_entropy(net(x), y) for _ in range(draws)]).mean() + kl(net).sum() / N
-
-    return _descending(net, loss)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import dubito
-from dubito.dropout import Site, make_masks
+from dubito.dropout import Site, make_masks, make_uniforms
 from dubito.net import Net
 from dubito.rng import Rng
 
@@ -40,28 +40,31 @@ def test_sites_know_their_kind_rate_shape_and_batch_axis():
     )
     assert net.sites(torch.randn(5, 1, 5, 5)) == [
         Site("feature", 0.3, (1, 3, 1, 1), 0),
-        Site("alpha", 0.2, (1, 27), 0),
+        Site("alpha", 0.2, (1, 27), 0, "4.weight", 27),
     ]
     folded = Net(Folded())
-    assert folded.sites(torch.randn(5, 7, 4)) == [Site("element", 0.5, (7, 6), 0), Site("element", 0.25, (7, 1, 6), 1)]
+    assert folded.sites(torch.randn(5, 7, 4)) == [
+        Site("element", 0.5, (7, 6), 0),
+        Site("element", 0.25, (7, 1, 6), 1, "head.weight", 6),
+    ]
     assert Net(dropped(0.0)).sites(X) == []
 
 
 def test_masks_keep_the_right_share_and_the_right_scale():
     site = Site("element", 0.25, (1, 1000), 0)
     like = torch.empty(0)
-    (mask,) = make_masks([site], 2, 20, Rng(0), like, shared=False)
+    (mask,) = make_masks([site], make_uniforms([site], 2, 20, Rng(0), like, shared=False))
     assert mask.shape == (2, 20, 1000)
     assert mask.unique().tolist() == pytest.approx([0, 4 / 3])
     share = float((mask > 0).float().mean())
     assert abs(share - 0.75) < 5 * math.sqrt(0.75 * 0.25 / mask.numel())
-    (shared,) = make_masks([site], 2, 20, Rng(0), like, shared=True)
+    (shared,) = make_masks([site], make_uniforms([site], 2, 20, Rng(0), like, shared=True), 20)
     assert shared.shape == (2, 1, 1000)
 
 
 def test_training_masks_differ_between_rows_members_and_sites():
     sites = [Site("element", 0.5, (1, 64), 0)] * 2
-    first, second = make_masks(sites, 2, 3, Rng(0), torch.empty(0), shared=False)
+    first, second = make_masks(sites, make_uniforms(sites, 2, 3, Rng(0), torch.empty(0), shared=False))
     rows = [tuple(r.tolist()) for m in (first, second) for member in m for r in member]
     assert len(set(rows)) == len(rows)
 

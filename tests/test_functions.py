@@ -6,7 +6,7 @@ from torch import nn
 
 import dubito
 from dubito import functions
-from dubito.functions import plan_chunks, weights_at_a_time, widest
+from dubito.functions import aligned, plan_chunks, weights_at_a_time, widest
 from dubito.net import Net
 
 X = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
@@ -77,8 +77,24 @@ def test_dropout_draws_share_one_network_instead_of_copying_it(monkeypatch):
     assert max(sizes) <= 2
 
 
+def test_known_rows_leave_room_for_draws(monkeypatch):
+    monkeypatch.setattr(functions, "ACTIVATION_BYTES", 1 << 20)
+    posterior = dubito.fit(net(64), (X, Y), dubito.SGLD(burn_in=0, thin=1), steps=400, progress=False)
+    wide = widest(posterior.net, X[:1])
+    unknown, known = (plan_chunks(posterior.draw(400), X[:1], None, total) for total in (None, 12))
+    assert unknown == ((1 << 20) // (wide * 2048), 2048) and known == ((1 << 20) // (wide * 12), 12)
+
+
 def test_inputs_the_network_cannot_take_are_refused():
     with pytest.raises(ValueError, match=r"does not accept rows of \(5,\) float32"):
         widest(Net(net()), torch.randn(1, 5))
     held = Net(net())
     assert not any(m._forward_hooks for m in held.module.modules())
+
+
+def test_vectors_begin_at_multiples_of_sixteen_bytes():
+    theta = torch.randn(3, 10)
+    padded = aligned(theta)
+    assert torch.equal(padded, theta) and padded.stride() == (12, 1)
+    assert aligned(padded) is padded and aligned(torch.randn(2, 8)).stride() == (8, 1)
+    assert aligned(torch.randn(2, 5, dtype=torch.float64)).stride() == (6, 1)

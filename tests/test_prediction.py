@@ -294,3 +294,45 @@ def test_large_shifts_do_not_cost_precision():
     made = SamplesPosterior(net, dubito.Gaussian(0.1), MemorySamples(theta))
     spread = theta[:, 0, 3].double().var(correction=0)
     assert float(made.predict(X[:1]).epistemic) == pytest.approx(float(spread), rel=1e-3)
+
+
+# -- rounding ----------------------------------------------------------------------------------------------------
+
+
+def test_precision_is_a_recorded_choice_that_leaves_the_cpu_alone():
+    made = posterior(3, dubito.Categorical())
+    plain, short = made.predict(X), made.predict(X, precision="bf16")
+    assert plain.precision == "float32" and short.precision == "bf16"
+    assert torch.equal(plain.probs, short.probs) and short.probs.dtype == torch.float64
+    with pytest.raises(ValueError, match="unknown precision 'int8'; use 'float32'"):
+        made.predict(X, precision="int8")
+
+
+# -- a GPU that is full ------------------------------------------------------------------------------------------
+
+
+def test_draws_that_do_not_fit_together_are_taken_apart(monkeypatch):
+    made = posterior(3, dubito.Categorical(), draws=7)
+    expected, sizes = made.predict(X), []
+    original = Net.many
+
+    def many(self, thetas, *args, **settings):
+        sizes.append(len(thetas))
+        if len(thetas) > 2:
+            raise torch.OutOfMemoryError("no room")
+        return original(self, thetas, *args, **settings)
+
+    monkeypatch.setattr(Net, "many", many)
+    found = made.predict(X)
+    assert max(sizes) == 7 and sizes.count(2) >= 2
+    torch.testing.assert_close(found.draws, expected.draws)
+    torch.testing.assert_close(found.std, expected.std)
+
+
+def test_one_draw_that_does_not_fit_is_said(monkeypatch):
+    def many(self, thetas, *args, **settings):
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(Net, "many", many)
+    with pytest.raises(torch.OutOfMemoryError, match="no room"):
+        posterior(3, dubito.Categorical()).predict(X)

@@ -1,4 +1,7 @@
+import functools
 import importlib
+import re
+from pathlib import Path
 
 import pytest
 
@@ -24,3 +27,17 @@ def test_a_file_does_not_hide_the_function_of_its_name(name):
 def test_other_names_are_missing():
     with pytest.raises(AttributeError, match="module 'dubito' has no attribute 'sgld'"):
         _ = dubito.sgld
+
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_what_the_pages_call_is_there_after_import_dubito(page):
+    """In Python blocks `dubito.a.b` must be found from `import dubito` alone."""
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines() if not line.startswith("from ")]
+    for line in lines:
+        for name in re.findall(r"\bdubito((?:\.[A-Za-z_]\w*)+)", line.partition("#")[0]):
+            assert functools.reduce(getattr, name.split(".")[1:], dubito) is not None, name

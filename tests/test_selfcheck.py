@@ -1,7 +1,7 @@
 """The known answers are right, and a method that is wrong does not pass."""
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import pytest
 import torch
@@ -10,9 +10,11 @@ import dubito
 from dubito import methods, selfcheck
 from dubito.priors import assign
 from dubito.results import Result
+from dubito.runtime import pool
 from dubito.selfcheck import checks, problems, verdicts
+from dubito.selfcheck.masks import RATE, Dropping, masks
 from dubito.selfcheck.plans import QUICK, Effort, plan
-from dubito.selfcheck.problems import RATE, Dropping, closed_form, quadrature
+from dubito.selfcheck.problems import closed_form, quadrature
 from dubito.selfcheck.verdicts import TOLERANCES, Measured, failures
 from dubito.target import Batch, Target
 
@@ -84,11 +86,34 @@ def test_quadrature_finds_the_closed_form():
 
 
 def test_masks_average_to_one_and_are_all_there():
-    keep, weight = problems.masks(3, RATE)
+    keep, weight = masks(3, Dropping(RATE))
     assert keep.shape == (8, 3)
     assert float(weight.sum()) == pytest.approx(1.0)
     torch.testing.assert_close(weight @ keep, torch.ones(3, dtype=torch.float64))
     torch.testing.assert_close(weight @ keep.square() - 1, torch.full((3,), RATE / (1 - RATE), dtype=torch.float64))
+
+
+def test_relaxed_masks_have_the_moments_of_the_concrete_distribution_and_become_binary():
+    uniform = (torch.arange(200_000, dtype=torch.float64) + 0.5) / 200_000
+    logit = torch.tensor(0.3, dtype=torch.float64).logit()
+    for relaxation in (0.5, 0.1, 0.02):
+        keep, weight = masks(1, Dropping(0.3, relaxation=relaxation))
+        known = ((uniform.logit() - logit) / relaxation).sigmoid() / 0.7
+        assert float(weight.sum()) == pytest.approx(1.0)
+        for power in (1, 2, 3):
+            assert float(weight @ keep[:, 0] ** power) == pytest.approx(float((known**power).mean()), rel=2e-3)
+    binary = masks(2, Dropping(0.3))
+    keep, weight = masks(2, Dropping(0.3, relaxation=1e-9))
+    for power in (1, 2):
+        torch.testing.assert_close(weight @ keep**power, binary.weight @ binary.keep**power)
+
+
+def test_the_bound_of_a_learned_rate_has_the_rates_of_a_hand_made_optimum():
+    """With one input whose weight must be 0 nothing but entropy is left, and it wants a rate of one half."""
+    problem = replace(problems.linear(bias=False), y=torch.zeros(20))
+    theta, rate = problem.masked_optimum(torch.ones(2, dtype=torch.float64), torch.tensor(0.1).double(), 0.0)
+    torch.testing.assert_close(theta, torch.zeros(2, dtype=torch.float64), atol=1e-4, rtol=0)
+    assert float(rate) == pytest.approx(0.5, abs=1e-3)
 
 
 def test_dropout_on_the_inputs_of_a_linear_model_is_ridge_regression():
@@ -303,8 +328,8 @@ def test_workers_find_what_one_process_finds():
     methods = {"MAP": dubito.MAP, "HMC": dubito.HMC}
     effort = Effort(chains=4, draws=40, descent=5)
     alone = list(checks._rows(chosen, methods, effort))
-    with checks._pool(2) as pool:
-        shared = list(checks._rows(chosen, methods, effort, pool))
+    with pool(2) as processes:
+        shared = list(checks._rows(chosen, methods, effort, processes))
     assert [row.found for row in shared] == [row.found for row in alone]
     with pytest.raises(ValueError, match="at least 1"):
-        checks._pool(0)
+        pool(0)

@@ -18,16 +18,16 @@ __version__ = "0.1.0"
 __all__ = [
     "fit", "plan", "load", "merge", "load_network", "compare",
     "Posterior", "Prediction", "Method", "Target", "Net", "Tick",
-    "MAP", "DeepEnsemble", "SnapshotEnsemble", "MCDropout", "AlphaDivergenceDropout", "GaussianDropout",
-    "Variational", "VariationalDropout", "SparseVD",
+    "MAP", "DeepEnsemble", "SnapshotEnsemble", "MCDropout", "AlphaDivergenceDropout", "ConcreteDropout",
+    "GaussianDropout", "Variational", "VariationalDropout", "SparseVD",
     "SGLD", "PSGLD", "SGHMC", "CyclicalSGLD", "CyclicalSGHMC", "HMC", "OnlineDistillation",
     "Likelihood", "Categorical", "Bernoulli", "Gaussian", "Poisson",
     "Prior", "Normal", "ScaleMixture", "Laplace", "StudentT", "FanIn", "Centred", "Fixed", "Point",
     "Undefined", "Interrupted", "Diverged",
-    "compress", "data", "distill", "metrics", "nn", "schedules", "tasks",
+    "compress", "data", "distill", "metrics", "nn", "report", "schedules", "tasks",
 ]  # fmt: skip
 
-_PARTS = ("compress", "data", "distill", "metrics", "nn", "schedules", "tasks")  # public names that are modules
+_PARTS = ("compress", "data", "distill", "metrics", "nn", "report", "schedules", "tasks")  # the modules among them
 
 
 class _Package(ModuleType):

@@ -6,7 +6,7 @@ prediction a draw has one mask for all examples, so that a draw is a function, t
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -35,12 +35,24 @@ SELU_FLOOR = -1.7580993408473766  # the value alpha dropout puts in place of a d
 
 @dataclass(frozen=True)
 class Site:
-    """One dropout call: its kind, rate, mask shape for one example and the axis along which examples lie."""
+    """One dropout call: its kind, rate, mask shape for one example and the axis along which examples lie.
+
+    `weight` names the matrix or kernel of the layer that comes next, before any other dropout, and `inputs` counts what
+    it takes in.
+    """
 
     kind: Kind
     rate: float
     shape: tuple[int, ...]
     batch_axis: int | None = None
+    weight: str | None = None
+    inputs: int | None = None
+
+    @property
+    def units(self) -> int:
+        """Units dropped or kept independently: positions that share the next layer's weights count once."""
+        there = math.prod(self.shape)
+        return there if self.inputs is None else min(there, self.inputs)
 
     def shape_for(self, batch: int) -> tuple[int, ...]:
         """The mask's shape for a whole batch."""
@@ -50,12 +62,19 @@ class Site:
 class Dropping(TorchFunctionMode):
     """Replace the dropout calls of a forward pass by given masks; without masks they do nothing.
 
-    `inputs` adds a site on the input of every linear or convolution but the first. With `record`, sites are noted.
+    `inputs` adds a site on the input of every linear or convolution but the first. With `record`, sites are noted;
+    `names` tells parameters by their id.
     """
 
-    def __init__(self, masks: Sequence[Tensor] | None, inputs: bool = False, record: list[Site] | None = None) -> None:
+    def __init__(
+        self,
+        masks: Sequence[Tensor] | None,
+        inputs: bool = False,
+        record: list[Site] | None = None,
+        names: Mapping[int, str] | None = None,
+    ) -> None:
         super().__init__()
-        self.masks, self.inputs, self.record = masks, inputs, record
+        self.masks, self.inputs, self.record, self.names = masks, inputs, record, names or {}
         self.site = 0
         self.layers = 0
         self.fused: list[str] = []
@@ -67,10 +86,7 @@ class Dropping(TorchFunctionMode):
         if func in DROPOUTS:
             return self._dropout(func, args, kwargs)
         if func in LAYERS:
-            self.layers += 1
-            if self.inputs and self.layers > 1:
-                dropped = self._drop(_given(args, kwargs, "input", 0, None), "element", math.nan)
-                return func(dropped, *args[1:], **{k: v for k, v in kwargs.items() if k != "input"})
+            return self._layer(func, args, kwargs)
         if func in FUSED and _given(args, kwargs, "dropout_p", FUSED[func], 0.0) > 0:
             self.fused.append(func.__name__)
         return func(*args, **kwargs)
@@ -81,6 +97,16 @@ class Dropping(TorchFunctionMode):
         training = _given(args, kwargs, "train" if "train" in kwargs else "training", 2, default)
         x = _given(args, kwargs, "input", 0, None)
         return self._drop(x, kind, float(rate)) if training and rate > 0 else x
+
+    def _layer(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        x, weight = _given(args, kwargs, "input", 0, None), _given(args, kwargs, "weight", 1, None)
+        self.layers += 1
+        if self.inputs and self.layers > 1:
+            x = self._drop(x, "element", math.nan)
+        if self.record and self.record[-1].inputs is None:
+            wide = x.shape[-max(1, weight.dim() - 1)]  # before the positions, where there are any
+            self.record[-1] = replace(self.record[-1], weight=self.names.get(id(weight)), inputs=wide)
+        return func(x, *args[1:], **{k: v for k, v in kwargs.items() if k != "input"})
 
     def _drop(self, x: Tensor, kind: Kind, rate: float) -> Tensor:
         if self.record is not None:
@@ -121,6 +147,26 @@ def _located(one: Site, two: Site, rate: float | None) -> Site:
 
 
 def make_masks(
+    sites: Sequence[Site], uniforms: Iterable[Tensor], copies: int = 1, rates: Tensor | None = None
+) -> list[Tensor]:
+    """One mask (members, *draws, ...) per site; `rates` (members, sites) take the place of the sites' own.
+
+    `copies` are made where a mask that all examples share must be as long as a batch of so many.
+    """
+    masks = []
+    for number, (site, uniform) in enumerate(zip(sites, uniforms, strict=True)):
+        if rates is None:
+            mask = _scaled((uniform >= site.rate).to(uniform.dtype), site)
+        else:
+            rate = rates[:, number].view(-1, *(1,) * (uniform.dim() - 1))
+            mask = (uniform >= rate) / (1 - rate).to(uniform.dtype)
+        if site.batch_axis is not None and site.shape[site.batch_axis] > 1:
+            mask = torch.cat([mask] * copies, dim=site.batch_axis + uniform.dim() - len(site.shape))
+        masks.append(mask)
+    return masks
+
+
+def make_uniforms(
     sites: Sequence[Site],
     members: int,
     batch: int,
@@ -130,16 +176,24 @@ def make_masks(
     shared: bool,
     first: int = 0,
     draws: tuple[int, ...] = (),
-) -> list[Tensor]:
-    """One mask (members, *draws, ...) per site; `shared` gives all examples of a batch the same."""
-    masks = []
+) -> Iterator[Tensor]:
+    """The uniforms (members, *draws, ...) behind each site's mask: what is dropped has one below the rate.
+
+    `shared` gives all examples of a batch the same.
+    """
     for number, site in enumerate(sites):
         shape = site.shape if shared else site.shape_for(batch)
-        keep = (rng.uniform((members, *draws, *shape), f"dropout {number}", like, first) >= site.rate).to(like.dtype)
-        if shared and site.batch_axis is not None and site.shape[site.batch_axis] > 1:
-            keep = torch.cat([keep] * batch, dim=site.batch_axis + 1 + len(draws))
-        masks.append(_scaled(keep, site))
-    return masks
+        yield rng.uniform((members, *draws, *shape), f"dropout {number}", like, first)
+
+
+def relaxed_masks(logit: Tensor, noise: Sequence[Tensor], temperature: float) -> list[Tensor]:
+    """Masks that can be differentiated by the logits of their rates, (sites,), from the logits of uniforms.
+
+    keep = sigmoid((logit u - logit p) / temperature) / (1 - p): the concrete distribution (Maddison et al. 2017,
+    https://arxiv.org/abs/1611.00712; Jang et al. 2017, https://arxiv.org/abs/1611.01144), a binary mask as the
+    temperature falls to 0.
+    """
+    return [((u - a) / temperature).sigmoid() / (-a).sigmoid() for a, u in zip(logit.unbind(), noise, strict=True)]
 
 
 def _scaled(keep: Tensor, site: Site) -> Tensor:

@@ -22,7 +22,7 @@ from dubito.methods.collect import Collect
 from dubito.net import Net
 from dubito.nn.bayes import check_plain
 from dubito.posteriors.base import Posterior
-from dubito.priors import PriorSpec
+from dubito.priors import Assigned, PriorSpec
 from dubito.runs import carry_out
 from dubito.runtime import Precision, check_precision, pick_device
 from dubito.sources import Resident, Source, open_source
@@ -69,35 +69,17 @@ def fit(
     rounds in matrix products. compiled: whether a GPU's steps are fused by torch.compile, which takes some ten seconds;
     by default where it pays.
     """
-    if not isinstance(net, nn.Module):
-        raise ValueError(f"net must be an nn.Module, got {net!r}; wrap a function in a module, or call the class")
-    if isinstance(net, torch.jit.ScriptModule):
-        raise ValueError("a TorchScript module hides its layers; give the Python module it was made from")
-    if torch.is_inference_mode_enabled():
-        raise ValueError("fit needs gradients; call it outside torch.inference_mode()")
-    check_plain(net)
+    _check_trainable(net)
     check_precision(precision)
-    chosen = methods.find(method)
-    where = pick_device(device)
+    chosen, where = methods.find(method), pick_device(device)
     assigned = priors.assign(prior, net)
-    copied = Net(net, fixed_names(assigned)).to(where)
-    if not copied.layout.size:
-        raise ValueError("the network has no free parameters, so there is nothing to infer; give some a prior")
+    copied = _copied(net, assigned, where)
     feed = _feed(data, chosen, batch_size, n_data, seed, copied, augment)
-    first = feed(0)
-    example = rows(first.x, slice(0, 1))
-    outputs = _outputs(copied, example)
-    differentiable.check(copied, example)
-    prepared = chosen.prepare(copied, example)
-    resolved = _likelihood(likelihood, outputs, feed.labels(first))
-    chosen.check(prepared, assigned, resolved)
-    held = None if validation is None else open_source(validation, where, prepared.dtype)
-    for part in (feed, held) if held is not None else (feed,):
-        part.verify(lambda y: resolved.resolve(outputs.expand(len(y), *outputs.shape[1:]), y))
+    held = None if validation is None else open_source(validation, where, copied.dtype)
+    prepared, resolved = _agreed(copied, chosen, assigned, likelihood, feed, held)
     total = feed.n if n_data is None else n_data
     thinned = _thinned(chosen.resolve(total))
-    count = _steps(steps, epochs, feed.per_epoch)
-    chains = _members(members, chosen)
+    count, chains = _steps(steps, epochs, feed.per_epoch), _members(members, chosen)
     target = Target(prepared, resolved, assigned, total, temperature)
     settings = {
         "method": to_dict(_bare(thinned)),
@@ -121,6 +103,44 @@ def fit(
     return carry_out(training, state, prints, seed, folder, callback, checkpoint_every, progress, compiled)
 
 
+def _check_trainable(net: nn.Module) -> None:
+    if not isinstance(net, nn.Module):
+        raise ValueError(f"net must be an nn.Module, got {net!r}; wrap a function in a module, or call the class")
+    if isinstance(net, torch.jit.ScriptModule):
+        raise ValueError("a TorchScript module hides its layers; give the Python module it was made from")
+    if torch.is_inference_mode_enabled():
+        raise ValueError("fit needs gradients; call it outside torch.inference_mode()")
+    check_plain(net)
+
+
+def _copied(net: nn.Module, assigned: Mapping[str, Assigned], where: torch.device) -> Net:
+    copied = Net(net, fixed_names(assigned)).to(where)
+    if not copied.layout.size:
+        raise ValueError("the network has no free parameters, so there is nothing to infer; give some a prior")
+    return copied
+
+
+def _agreed(
+    net: Net,
+    method: Method[Any],
+    assigned: Mapping[str, Assigned],
+    likelihood: Likelihood | None,
+    feed: "Batches | Stream",
+    held: Source | None,
+) -> tuple[Net, Likelihood]:
+    """The network as the method wants it and the likelihood, once they fit each other and every label there is."""
+    first = feed(0)
+    example = rows(first.x, slice(0, 1))
+    outputs = _outputs(net, example)
+    differentiable.check(net, example)
+    prepared = method.prepare(net, example)
+    resolved = _likelihood(likelihood, outputs, feed.labels(first))
+    method.check(prepared, assigned, resolved)
+    for part in (feed, held) if held is not None else (feed,):
+        part.verify(lambda y: resolved.resolve(outputs.expand(len(y), *outputs.shape[1:]), y))
+    return prepared, resolved
+
+
 def _feed(
     data: Any,
     method: Method[Any],
@@ -134,7 +154,10 @@ def _feed(
         if n_data is None:
             raise ValueError("an IterableDataset does not know its size; tell fit with n_data=")
         if method.needs_index:
-            raise ValueError(f"{method!r} needs to know which rows it sees, and an IterableDataset does not tell")
+            raise ValueError(
+                f"{method!r} needs to know which rows it sees, and an IterableDataset does not tell; give tensors or a "
+                "Dataset"
+            )
         size = batch_size or getattr(data, "batch_size", None) or 100
         return Stream(data, size, n_data, seed, torch.empty(0, device=net.device, dtype=net.dtype))
     source = open_source(data, net.device, net.dtype)

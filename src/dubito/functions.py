@@ -7,16 +7,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from dubito import runtime
 from dubito.inputs import Inputs, signature
 from dubito.layout import Layout
 from dubito.net import Net
 from dubito.posteriors.storage import Samples
 from dubito.rng import Rng
 
-ACTIVATION_BYTES = 64 << 20  # of the widest layer, per chunk of draws and rows
-GPU_BYTES = 256 << 20  # of the widest layer, per chunk of rows on a GPU, where few large kernels are best
-WEIGHT_BYTES = 64 << 20  # of weights read at a time
+ACTIVATION_BYTES = 64 << 20  # of the widest layer, per chunk of draws and rows, on the CPU
+WEIGHT_BYTES = 64 << 20  # of weights read at a time, on the CPU
 MOST_ROWS = 2048
+CUDA_SHARE = 1 / 32  # of a GPU's free memory for either: a pass holds several such layers, and launches few kernels
+CUDA_ROWS = 1 << 14
+ALIGNED = 16  # bytes, at multiples of which products of matrices are fast on a GPU
 
 
 class Functions(ABC):
@@ -39,11 +42,23 @@ class Functions(ABC):
         """The same functions, so many at a time, loaded when their turn comes."""
 
 
+class Masks(NamedTuple):
+    """Where the dropout masks of draws come from, from draw `first` on; `rates` (n, sites) where they are learned."""
+
+    rng: Rng
+    first: int = 0
+    rates: Tensor | None = None
+
+    def part(self, start: int, stop: int) -> "Masks":
+        """Those of some of the draws."""
+        return Masks(self.rng, self.first + start, None if self.rates is None else self.rates[start:stop])
+
+
 class WeightFunctions(Functions):
     """Networks given by stored weight vectors [net | likelihood], optionally each under its own dropout masks."""
 
     def __init__(
-        self, net: Net, noise: Layout, samples: Samples, index: Sequence[int], masks: Rng | None = None
+        self, net: Net, noise: Layout, samples: Samples, index: Sequence[int], masks: Masks | None = None
     ) -> None:
         self.net, self.layout, self.samples, self.index, self.masks = net, noise, samples, list(index), masks
         self.n = len(self.index)
@@ -58,20 +73,33 @@ class WeightFunctions(Functions):
         return self.layout.split(torch.cat(tails).to(self.net.device))
 
     def chunks(self, size: int) -> Iterator[Functions]:
-        size = max(1, min(size, weights_at_a_time(self.net)))
-        for start in range(0, self.n, size):
-            theta, buffers = self.samples.get(self.index[start : start + size])
-            device = self.net.device
-            at = {n: b.to(device) for n, b in buffers.items()}
-            masks = None if self.masks is None else (self.masks, start)
-            yield LoadedFunctions(self.net, self.layout, theta.to(device), at, masks)
+        room = weights_at_a_time(self.net)
+        if self.samples.on_disk:
+            room //= 2  # a second chunk is being read while the first is used
+        size = max(1, min(size, room))
+        starts, device = range(0, self.n, size), self.net.device
+        parts = [self.index[start : start + size] for start in starts]
+        read = runtime.ahead(self._read, parts) if self.samples.on_disk else map(self._read, parts)
+        for start, (theta, buffers) in zip(starts, read, strict=True):
+            at = {n: b.to(device, non_blocking=True) for n, b in buffers.items()}
+            masks = None if self.masks is None else self.masks.part(start, start + size)
+            theta = theta.to(device, non_blocking=True)
+            held = aligned(theta) if device.type == "cuda" else theta
+            yield LoadedFunctions(self.net, self.layout, held, at, masks)
+
+    def _read(self, index: Sequence[int]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Samples where a copy to the device does not hold up what the device is doing."""
+        theta, buffers = self.samples.get(index)
+        if self.net.device.type != "cuda" or theta.device.type != "cpu":
+            return theta, buffers
+        return theta.pin_memory(), {n: b.pin_memory() for n, b in buffers.items()}
 
 
 class LoadedFunctions(Functions):
     """Networks whose weights are at hand, (n, D), optionally each under its own dropout masks."""
 
     def __init__(
-        self, net: Net, noise: Layout, theta: Tensor, buffers: dict[str, Tensor], masks: tuple[Rng, int] | None = None
+        self, net: Net, noise: Layout, theta: Tensor, buffers: dict[str, Tensor], masks: Masks | None = None
     ) -> None:
         self.net, self.layout, self.theta, self.buffers, self.masks = net, noise, theta, buffers, masks
         self.n = len(theta)
@@ -80,8 +108,9 @@ class LoadedFunctions(Functions):
         weights = self.theta[:, : self.net.layout.size]
         if self.masks is None:
             return self.net.many(weights, x, "eval", self.buffers, timed=True)
-        rng, first = self.masks
-        drawn = self.net.masks(x, self.n, rng, shared=True, first=first)
+        rng, first, rates = self.masks
+        held = None if rates is None else rates.to(self.net.device)
+        drawn = self.net.masks(x, self.n, rng, shared=True, first=first, rates=held)
         return self.net.many(weights, x, "dropout", self.buffers, drawn, timed=True)
 
     def noise(self) -> dict[str, Tensor]:
@@ -90,15 +119,28 @@ class LoadedFunctions(Functions):
     def chunks(self, size: int) -> Iterator[Functions]:
         for start in range(0, self.n, size):
             stop = start + size
-            masks = None if self.masks is None else (self.masks[0], self.masks[1] + start)
+            masks = None if self.masks is None else self.masks.part(start, stop)
             buffers = {n: b[start:stop] for n, b in self.buffers.items()}
             yield LoadedFunctions(self.net, self.layout, self.theta[start:stop], buffers, masks)
+
+
+def aligned(theta: Tensor) -> Tensor:
+    """Vectors (n, D) that each begin at a multiple of so many bytes, themselves where they do already."""
+    each = ALIGNED // theta.element_size()
+    if theta.stride(0) % each == 0:
+        return theta
+    return theta.new_empty(len(theta), -(-theta.shape[1] // each) * each)[:, : theta.shape[1]].copy_(theta)
 
 
 def weights_at_a_time(net: Net) -> int:
     """How many weight vectors are read at once."""
     element = torch.empty(0, dtype=net.dtype).element_size()
-    return max(1, WEIGHT_BYTES // max(1, net.layout.size * element))
+    return max(1, room(net.device, WEIGHT_BYTES) // max(1, net.layout.size * element))
+
+
+def room(device: torch.device, least: int) -> int:
+    """Bytes for what a chunk holds: so many, or on a GPU its share of what is free where that is more."""
+    return max(least, int(CUDA_SHARE * runtime.free_bytes(device))) if device.type == "cuda" else least
 
 
 class Plan(NamedTuple):
@@ -108,15 +150,15 @@ class Plan(NamedTuple):
     rows: int
 
 
-def plan_chunks(functions: Functions, example: Inputs, batch_size: int | None) -> Plan:
-    """Chunks that fit a memory budget, from what one row of the network holds at its widest."""
+def plan_chunks(functions: Functions, example: Inputs, batch_size: int | None, total: int | None = None) -> Plan:
+    """Chunks that fit a memory budget, from what one row of the network holds at its widest; `total` rows if known."""
     if batch_size is not None and batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     net = functions.net
-    wide = widest(net, example)
-    held = ACTIVATION_BYTES if net.device.type == "cpu" else GPU_BYTES
-    rows = batch_size or max(1, min(MOST_ROWS, held // wide))
-    draws = max(1, ACTIVATION_BYTES // (wide * rows))
+    wide, bytes_at_once = widest(net, example), room(net.device, ACTIVATION_BYTES)
+    most = MOST_ROWS if net.device.type == "cpu" else CUDA_ROWS
+    rows = batch_size or max(1, min(most, total or most, bytes_at_once // wide))
+    draws = max(1, bytes_at_once // (wide * rows))
     return Plan(min(functions.n, weights_at_a_time(net), draws), rows)
 
 

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map
 
 from dubito import running, runtime
 from dubito.cost import FlopCounter
-from dubito.dropout import Dropping, Site, locate, make_masks
+from dubito.dropout import Dropping, Site, locate, make_masks, make_uniforms
 from dubito.inputs import Inputs, arguments, n_rows, plain, rows, signature
 from dubito.layout import Layout
 from dubito.noisy import Estimator, Noise, Noising, Scheme, Uses, Watching, make_noise, scheme, squared
@@ -214,8 +214,7 @@ class Net:
 
     def noise(self, scheme: Scheme, x: Inputs, members: int, draws: int, rng: Rng) -> Noise:
         """The random numbers of some draws for each member, {name: (members, draws, ...)}."""
-        like = torch.empty(0, dtype=self.dtype, device=self.device)
-        return make_noise(scheme, self.layout, n_rows(x), (members, draws), rng, like)
+        return make_noise(scheme, self.layout, n_rows(x), (members, draws), rng, self._like())
 
     def noisy(
         self,
@@ -249,6 +248,11 @@ class Net:
         """Every dropout call of a pass over inputs of this shape."""
         return self._trace(x).sites
 
+    @property
+    def known_sites(self) -> list[Site]:
+        """Every dropout call of the first pass that was looked at."""
+        return next((trace.sites for trace in self._traces.values()), [])
+
     def fused_dropout(self, x: Inputs) -> list[str]:
         """Dropout inside fused attention or recurrent calls, which masks cannot reach."""
         named = self.module.named_modules()
@@ -256,14 +260,25 @@ class Net:
         return inside + self._trace(x).fused
 
     def masks(
-        self, x: Inputs, members: int, rng: Rng, *, shared: bool, first: int = 0, draws: tuple[int, ...] = ()
+        self,
+        x: Inputs,
+        members: int,
+        rng: Rng,
+        *,
+        shared: bool,
+        first: int = 0,
+        draws: tuple[int, ...] = (),
+        rates: Tensor | None = None,
     ) -> list[Tensor] | None:
-        """Dropout masks for a batch: per example, or one per member for all examples; None where nothing drops."""
-        sites = self.sites(x)
-        like = torch.empty(0, dtype=self.dtype, device=self.device)
+        """Dropout masks for a batch: per example, or one per member for all examples; None where nothing drops.
+
+        `rates` (members, sites) take the place of the network's own.
+        """
+        sites, size = self.sites(x), n_rows(x)
         if not sites:
             return None
-        return make_masks(sites, members, n_rows(x), rng, like, shared=shared, first=first, draws=draws)
+        drawn = make_uniforms(sites, members, size, rng, self._like(), shared=shared, first=first, draws=draws)
+        return make_masks(sites, drawn, size if shared else 1, rates)
 
     def _trace(self, x: Inputs) -> "_Trace":
         key = signature(x)
@@ -280,7 +295,7 @@ class Net:
 
     def _record(self, x: Inputs, inputs: bool) -> tuple[list[Site], list[str]]:
         record: list[Site] = []
-        recorder = Dropping(None, inputs, record)
+        recorder = Dropping(None, inputs, record, {id(p): n for n, p in self.module.named_parameters()})
         args, kwargs = arguments(x)
         self._switch("dropout")
         with torch.no_grad(), isolated("trace"), running.watched(self.module, self._live), recorder:
@@ -312,6 +327,9 @@ class Net:
         for norm in self._norms:
             norm.train(mode in ("train", "live"))
         self._mode = mode
+
+    def _like(self) -> Tensor:
+        return torch.empty(0, dtype=self.dtype, device=self.device)
 
     def _tensors(self) -> Iterator[Tensor]:
         yield from self.module.parameters()

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from dubito import methods, priors
+from dubito.dropout import Site
 from dubito.inputs import move, n_rows, tensors
 from dubito.methods.base import Fate, Method
 from dubito.net import Net
@@ -86,4 +87,8 @@ def _dropout(net: Net, method: Method[Any], x: Any) -> list[str]:
     except ValueError as error:
         return [*notes, f"refused: {error}"]
     use = "on while training" if method.drops else "off throughout"
-    return notes + [f"dropout {s.rate:.2g} on a tensor of shape {s.shape}: {use}" for s in sites]
+    return notes + [f"dropout {s.rate:.2g} on a tensor of shape {s.shape}{_next(s)}: {use}" for s in sites]
+
+
+def _next(site: Site) -> str:
+    return "" if site.weight is None else f" before {site.weight}"

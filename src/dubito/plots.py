@@ -187,17 +187,22 @@ def bands(
     *,
     points: Series | None = None,
     truth: Series | None = None,
+    line: str = "mean",
     x_label: str = "x",
     y_label: str = "y",
     caption: str = "",
 ) -> Figure:
-    """Regression in one dimension: data, predicted mean, nested intervals around it, the true function if known."""
+    """Regression in one dimension: data, predicted mean, nested intervals around it, the true function if known.
+
+    `line` is what the legend calls the middle, where it is not a mean.
+    """
     for band in intervals:
         if not len(band.low) == len(band.high) == len(x):
             raise ValueError(f"figure {name!r}: interval {band.label!r} must have one low and one high for each x.")
     extras = {"points": points, "truth": truth}
     data: dict[str, Any] = {key: _curve(name, one) for key, one in extras.items() if one is not None}
-    data |= {"x": x, "mean": mean, "bands": [{"label": b.label, "low": b.low, "high": b.high} for b in intervals]}
+    shown = [{"label": b.label, "low": b.low, "high": b.high} for b in intervals]
+    data |= {"x": x, "mean": mean, "line": line, "bands": shown}
     return Figure(name, "bands", title, (Panel(data),), caption, x_label, y_label)
 
 

@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from dubito import quantiles, runtime, uncertainty
-from dubito.functions import ACTIVATION_BYTES, Functions, Plan, plan_chunks
-from dubito.inputs import batches, check_finite, move, tensors
+from dubito.functions import ACTIVATION_BYTES, Functions, Plan, plan_chunks, room
+from dubito.inputs import batches, check_finite, move, n_rows, tensors
 from dubito.keeping import Keeper
 from dubito.likelihoods import Likelihood
 from dubito.progress import track
+from dubito.runtime import Precision
 from dubito.sums import Sums, over_draws
 
 BUDGET = 1 << 30  # bytes of draws kept unless asked otherwise
@@ -31,9 +33,17 @@ class Prediction:
     """The predictive distribution at N inputs; `Posterior.predict` makes it."""
 
     def __init__(
-        self, functions: Functions, likelihood: Likelihood, x: Any, plan: Plan, keep: bool | None, bar: bool
+        self,
+        functions: Functions,
+        likelihood: Likelihood,
+        x: Any,
+        plan: Plan,
+        keep: bool | None,
+        precision: Precision,
+        bar: bool,
     ) -> None:
         self._functions, self._likelihood, self._x, self._plan = functions, likelihood, x, plan
+        self.precision: Precision = precision
         self.n_draws = functions.n
         self.kind = likelihood.kind
         self._sums = Sums(likelihood, functions.n)
@@ -41,7 +51,7 @@ class Prediction:
         keeper = Keeper(functions.n, self._budget, keep is not False)
         for chunk in track(functions.chunks(plan.draws), -(-functions.n // plan.draws), "predicting", bar):
             for number, x in enumerate(self._batches(plan.rows)):
-                keeper.add(self._sums.add(number, chunk(x), chunk.noise()))
+                keeper.add(self._sums.add(number, self._outputs(chunk, x), chunk.noise()))
             keeper.end_chunk(chunk.n)
         self._sums.finish()
         self._draws = keeper.draws
@@ -50,6 +60,18 @@ class Prediction:
         net = self._functions.net
         for x in batches(self._x, rows):
             yield move(tensors(x), net.device, net.dtype)
+
+    def _outputs(self, functions: Functions, x: Any) -> Tensor:
+        """Outputs in the network's own type, whatever its products were rounded to."""
+        net = functions.net
+        try:
+            with runtime.precision(self.precision, net.device):
+                return functions(x).to(net.dtype)
+        except torch.OutOfMemoryError:  # the plan knows the widest layer, not all that a network keeps beside it
+            if functions.n == 1:
+                raise
+        torch.cuda.empty_cache()
+        return torch.cat([self._outputs(part, x) for part in functions.chunks(-(-functions.n // 2))])
 
     # -- any likelihood ----------------------------------------------------------------------------------------
 
@@ -235,7 +257,7 @@ class Prediction:
             yield from ((part, noise) for part in self._draws.split(self._replayed_rows(), 1))
             return
         for x in self._batches(self._replayed_rows()):
-            parts = [(chunk(x), chunk.noise()) for chunk in self._functions.chunks(self._plan.draws)]
+            parts = [(self._outputs(chunk, x), chunk.noise()) for chunk in self._functions.chunks(self._plan.draws)]
             noises = {n: torch.cat([noise[n] for _, noise in parts]) for n in parts[0][1]}
             yield torch.cat([o for o, _ in parts]), noises
 
@@ -249,7 +271,7 @@ class Prediction:
     def _replayed_rows(self) -> int:
         """Rows whose outputs under all draws fit the memory of a chunk, with room for what is made of them."""
         row = 4 * self.n_draws * self._sums.mean[0].numel() * self._sums.mean.element_size()
-        return max(1, min(self._plan.rows, ACTIVATION_BYTES // row))
+        return max(1, min(self._plan.rows, room(self._functions.net.device, ACTIVATION_BYTES) // row))
 
     def _with(self, noise: dict[str, Tensor], outputs: Tensor, f: Callable[[Likelihood, Tensor], Tensor]) -> Tensor:
         return over_draws(self._likelihood, outputs, noise, f)
@@ -306,15 +328,20 @@ def predict(
     x: Any,
     batch_size: int | None,
     keep_draws: bool | None,
+    precision: Precision,
     progress: bool,
 ) -> Prediction:
     """Check the inputs, choose chunks and run all draws over all rows."""
     example = next(batches(x, 1), None)
     if example is None:
-        raise ValueError("there is nothing to predict: the inputs have no rows")
-    if not hasattr(x, "dataset"):
-        check_finite(tensors(x), "x") if not isinstance(x, torch.utils.data.Dataset) else None
-    net = functions.net
-    plan = plan_chunks(functions, move(tensors(example), net.device, net.dtype), batch_size)
+        raise ValueError("there is nothing to predict: the inputs have no rows; give at least one")
+    net, total = functions.net, None
+    if not hasattr(x, "dataset") and not isinstance(x, torch.utils.data.Dataset):
+        x = tensors(x)
+        check_finite(x, "x")
+        total = n_rows(x)
+        if sum(leaf.nbytes for leaf in tree_leaves(x)) <= room(net.device, ACTIVATION_BYTES):
+            x = move(x, net.device, net.dtype)  # once, not once for every chunk of draws
+    plan = plan_chunks(functions, move(tensors(example), net.device, net.dtype), batch_size, total)
     with torch.no_grad():
-        return Prediction(functions, likelihood, x, plan, keep_draws, progress)
+        return Prediction(functions, likelihood, x, plan, keep_draws, precision, progress)

@@ -5,6 +5,7 @@ from dubito import data as data
 from dubito import distill as distill
 from dubito import metrics as metrics
 from dubito import nn as nn
+from dubito import report as report
 from dubito import schedules as schedules
 from dubito import tasks as tasks
 from dubito.compare import compare as compare
@@ -20,6 +21,7 @@ from dubito.loop import Diverged as Diverged
 from dubito.loop import Interrupted as Interrupted
 from dubito.methods.alpha_divergence_dropout import AlphaDivergenceDropout as AlphaDivergenceDropout
 from dubito.methods.base import Method as Method
+from dubito.methods.concrete_dropout import ConcreteDropout as ConcreteDropout
 from dubito.methods.hmc import HMC as HMC
 from dubito.methods.map import MAP as MAP
 from dubito.methods.mc_dropout import MCDropout as MCDropout

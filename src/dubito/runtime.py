@@ -10,25 +10,28 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, cast, get_args
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+Item = TypeVar("Item")
+Made = TypeVar("Made")
 Precision = Literal["float32", "tf32", "bf16"]
 CPU_FLOPS = 2e7  # per member and call: above this the members' own kernels fill the cores and vmap only adds traffic
 CLEAR_FLOPS = 2e6  # below this vmap wins by so much that no probe is needed
 PROBED = 3  # members in a timed probe
 
 
-def check_precision(name: str) -> None:
-    """Refuse a precision that there is not."""
+def check_precision(name: str) -> Precision:
+    """The precision of a name; one that there is not is refused."""
     if name not in get_args(Precision):
         raise ValueError(f"unknown precision {name!r}; use {', '.join(map(repr, get_args(Precision)))}")
+    return cast(Precision, name)
 
 
 def pick_device(device: str | torch.device) -> torch.device:
@@ -65,6 +68,12 @@ def precision(name: Precision, device: torch.device) -> Iterator[None]:
             flag.allow_tf32 = allowed
 
 
+def free_bytes(device: torch.device) -> int:
+    """Memory of a GPU that tensors could take: what nobody has, and what torch holds without using it."""
+    free, _ = torch.cuda.mem_get_info(device)
+    return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
+
+
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
     """For small networks, which lose by threads, the more so on a busy machine."""
@@ -74,6 +83,19 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def ahead(f: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[Made]:
+    """f of one item after another, the next one under way in a thread while the last is used."""
+    with ThreadPoolExecutor(1, thread_name_prefix="dubito-ahead") as worker:
+        waiting: Future[Made] | None = None
+        for item in items:
+            begun = worker.submit(f, item)
+            if waiting is not None:
+                yield waiting.result()
+            waiting = begun
+        if waiting is not None:
+            yield waiting.result()
 
 
 def pays_to_vectorise(flops: float, device: torch.device) -> bool:

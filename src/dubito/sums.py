@@ -16,6 +16,20 @@ def over_draws(
     return torch.stack([f(likelihood.bind({n: v[s] for n, v in noise.items()}), o) for s, o in enumerate(outputs)])
 
 
+def over_rows(
+    likelihood: Likelihood, outputs: Tensor, noise: dict[str, Tensor], f: Callable[[Likelihood, Tensor], Tensor]
+) -> Tensor:
+    """`over_draws` of an f that looks at each row by itself: draws without noise of their own are but more rows."""
+    if noise:
+        return over_draws(likelihood, outputs, noise, f)
+    return _stacked(f(likelihood, outputs.flatten(0, 1)), outputs)
+
+
+def _stacked(rows: Tensor, outputs: Tensor) -> Tensor:
+    """What was found for all rows of all draws, with the draws' axis again."""
+    return rows.reshape(*outputs.shape[:2], *rows.shape[1:])
+
+
 class Sums:
     """Sums over draws, in double precision; rows come in batches, each of which every chunk of draws goes through.
 
@@ -31,7 +45,7 @@ class Sums:
 
     def add(self, number: int, outputs: Tensor, noise: dict[str, Tensor]) -> Tensor:
         """Add draws (s, b, ...) to batch `number`; returns what is worth keeping of them."""
-        mean = over_draws(self.likelihood, outputs, noise, lambda lik, o: lik.mean(o))
+        mean = over_rows(self.likelihood, outputs, noise, lambda lik, o: lik.mean(o))
         at = self._span(number, mean)
         shifted = mean - self._held["first"][at]  # centring on the first draw keeps the variance free of cancellation
         self._plus("sum", at, shifted.sum(0))
@@ -39,18 +53,19 @@ class Sums:
         if self.likelihood.kind == "classification":
             self._plus("entropy", at, self._entropies(outputs, mean).sum(0))
             if isinstance(self.likelihood, Dirichlet):
-                self._plus("within", at, torch.stack([self.likelihood.spread(o) for o in outputs]).sum(0))
+                within = _stacked(self.likelihood.spread(outputs.flatten(0, 1)), outputs)
+                self._plus("within", at, within.sum(0))
             self._plus("votes", at, uncertainty.votes(mean))
             return mean
         if self.likelihood.kind == "regression":
-            variance = over_draws(self.likelihood, outputs, noise, lambda lik, o: lik.variance(o))
+            variance = over_rows(self.likelihood, outputs, noise, lambda lik, o: lik.variance(o))
             self._plus("variance", at, variance.sum(0))
         return outputs
 
     def _entropies(self, outputs: Tensor, mean: Tensor) -> Tensor:
         """The entropy of each draw's probabilities, (s, b, ...), expected where these are uncertain themselves."""
         if isinstance(self.likelihood, Dirichlet):
-            return torch.stack([self.likelihood.expected_entropy(o) for o in outputs])
+            return _stacked(self.likelihood.expected_entropy(outputs.flatten(0, 1)), outputs)
         return uncertainty.entropy(mean)
 
     def _span(self, number: int, mean: Tensor) -> slice:
@@ -78,7 +93,7 @@ class Sums:
     def finish(self) -> None:
         """Turn the sums into averages."""
         if not self._rows:
-            raise ValueError("there is nothing to predict: the inputs have no rows")
+            raise ValueError("there is nothing to predict: the inputs have no rows; give at least one")
         held = {name: tensor[: self._rows] for name, tensor in self._held.items()}
         self._held = {}
         dtype = held["first"].dtype

@@ -6,7 +6,7 @@ estimated without bias from a mini-batch. theta is [net | likelihood]: learned n
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import nullcontext
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from dubito import runtime
+from dubito.dropout import relaxed_masks
 from dubito.inputs import Inputs
 from dubito.layout import Layout, dots
 from dubito.likelihoods import Likelihood
@@ -48,6 +49,7 @@ class FlatPrior:
         normal = {n: p for n, p in assigned.items() if isinstance(p, Normal | Normals) and type(p) in (Normal, Normals)}
         self.normals = {n: layout.spans[n] for n in normal}
         self.others = [(layout.spans[n], p) for n, p in assigned.items() if isinstance(p, Prior) and n not in normal]
+        self.size = layout.size
         mean, precision = torch.zeros(2, layout.size, dtype=torch.float64)
         self.log_norm = 0.0
         for name, prior in normal.items():
@@ -57,6 +59,11 @@ class FlatPrior:
             self.log_norm -= float((std.log() + LOG_SQRT_2PI).expand(span.stop - span.start).sum())
         self.mean = _short(mean, like) if mean.any() else None
         self.precision = _short(precision, like)
+
+    @cached_property
+    def at_zero(self) -> Tensor:
+        """log p(0), (1,)."""
+        return self.value_and_grad(self.precision.new_zeros(1, self.size))[0]
 
     def value_and_grad(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """log p(theta), (S,), and its gradient, (S, D)."""
@@ -102,6 +109,7 @@ class Target:
         priors = {f"likelihood.{n}": p for n, p in likelihood.parameter_priors().items()}
         self._assigned = {n: p for n, p in prior.items() if n in net.layout.names} | priors
         self._priors: dict[tuple[str, ...], FlatPrior] = {}
+        self._alone: dict[str, FlatPrior] = {}
         self.flat_prior = self.prior_of(tuple(self._assigned))
 
     @cached_property
@@ -120,6 +128,17 @@ class Target:
             some = {n: p for n, p in self._assigned.items() if n in names}
             self._priors[names] = FlatPrior(self.layout, some, self._like())
         return self._priors[names]
+
+    def prior_without(self, names: Collection[str]) -> FlatPrior:
+        """The prior over all parameters but these."""
+        return self.prior_of(tuple(n for n in self._assigned if n not in names))
+
+    def prior_alone(self, name: str) -> FlatPrior:
+        """The prior over one weight, as a function of its own stretch of theta."""
+        if name not in self._alone:
+            own = Layout((name,), (self.layout.shapes[self.layout.names.index(name)],))
+            self._alone[name] = FlatPrior(own, {name: self._assigned[name]}, self._like())
+        return self._alone[name]
 
     def start(self, net_theta: Tensor) -> Tensor:
         """Weights (S, D_net) with the likelihood's own parameters appended, (S, D)."""
@@ -201,6 +220,22 @@ class Target:
 
         value, (grad,) = self._pooled_value_and_grad(one, (theta,), (buffers, masks), batch, "train", alpha)
         return value, grad
+
+    def relaxed_value_and_grad(
+        self, theta: Tensor, logit: Tensor, batch: Batch, noise: list[Tensor], temperature: float, buffers: Buffers
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean log-likelihood under `relaxed_masks` (S,), its gradients by theta (S, D) and by logits (S, sites)."""
+
+        def mean_log_lik(
+            vector: Tensor, logit: Tensor, buffers: Buffers, noise: list[Tensor], weight: list[Tensor]
+        ) -> Tensor:
+            masks = relaxed_masks(logit, noise, temperature)
+            return self._mean_log_lik(vector, batch, "train", buffers, masks, weight)
+
+        rest: tuple[Any, ...] = (buffers, noise, _weights(batch, len(theta)))
+        together = self.net.vectorises(mean_log_lik, (theta, logit, *rest), batch.x, "train")
+        value, (by_theta, by_logit) = _over_members(mean_log_lik, (theta, logit), rest, together)
+        return value, by_theta, by_logit
 
     def noisy_value_and_grad(
         self,

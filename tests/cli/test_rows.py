@@ -86,7 +86,7 @@ def test_labels_that_do_not_count_from_0_become_classes():
     encoding = learned(found, outputs=3)
     assert encoding.targets(found.y, "x").tolist() == [2, 0, 1, 0]
     assert encoding.class_names(3) == ["10", "20", "30"]
-    with pytest.raises(ValueError, match=r"new.csv has the label 15, unseen in training: 10, 20, 30"):
+    with pytest.raises(ValueError, match=r"new.csv has the label 15, unseen in training \(10, 20, 30\); correct it"):
         encoding.targets(torch.tensor([10, 15]), "new.csv")
 
 
@@ -103,7 +103,7 @@ def test_labels_that_fit_the_outputs_stay():
     ("header", "sentence"),
     [
         (["weight", "tail"], "it lacks 'ear' and has 'tail', which training did not"),
-        (["weight"], "it lacks 'ear'$"),
+        (["weight"], "it lacks 'ear'; make them the same$"),
         (["weight", "ear", "id"], "it has 'id', which training did not"),
     ],
 )
@@ -124,7 +124,7 @@ def test_columns_in_any_order_and_without_the_target(pets, table):
 
 def test_rows_of_another_shape_are_refused(pets):
     encoding = learned(opened(pets))
-    with pytest.raises(ValueError, match=r"a row of new has shape \(3,\), but the network was trained on shape \(2,\)"):
+    with pytest.raises(ValueError, match=r"a row of new has shape \(3,\), but .* trained on \(2,\); give such"):
         encoding.inputs(torch.rand(1, 3), "new")
 
 

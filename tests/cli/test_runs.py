@@ -197,3 +197,13 @@ def test_lists(dubito):
 
 def test_version(dubito):
     assert dubito("--version").stdout.strip() == f"dubito {library.__version__}"
+
+
+def test_rounding_is_a_choice_that_is_kept_and_checked(dubito, pet_flags, refused):
+    dubito(*pet_flags, "--method", "map", "--precision", "tf32", "-q")
+    assert library.load("run").about["precision"] == "tf32"
+    dubito("predict", "run", "--data", "pets.csv", "--out", "p.npz", "--precision", "bf16", "-q")
+    assert "unknown precision 'half'" in refused(
+        "predict", "run", "--data", "pets.csv", "--out", "p.npz", "--precision", "half"
+    )
+    assert "precision" in refused(*pet_flags[:-1], "other", "--method", "map", "--precision", "half")

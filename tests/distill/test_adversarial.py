@@ -5,10 +5,17 @@ import json
 import pytest
 import torch
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 import dubito
 from dubito.distill import Adversarial, Optimiser, adversarial, bank
-from dubito.posteriors.generator import GeneratorPosterior
+from dubito.distill.adversarial import AdversarialDistillation
+from dubito.distill.game import Game
+from dubito.distill.work import Order, describe
+from dubito.posteriors.generator import GeneratorPosterior, weight_shapes
+from dubito.rng import Prepared, Rng, Stream
+from dubito.tick import Tick
 
 SMALL = Adversarial(noise=4, widths=(16, 16), batch_size=32, optimiser=Optimiser("adam", 2e-3, 0.5, 0.9))
 QUIET = {"progress": False, "device": "cpu"}
@@ -115,3 +122,34 @@ def test_the_global_generator_is_left_alone(classifier):
 def test_nothing_to_do_is_an_error(classifier):
     with pytest.raises(ValueError, match="nothing to do in 0 steps"):
         adversarial(classifier[0], SMALL, steps=0, **QUIET)
+
+
+def test_precision_is_recorded_and_refused(classifier):
+    found = adversarial(classifier[0], SMALL, steps=3, precision="tf32", **QUIET)
+    assert found.about["precision"] == "tf32"
+    with pytest.raises(ValueError, match="unknown precision 'half'"):
+        adversarial(classifier[0], SMALL, steps=3, precision="half", **QUIET)
+
+
+def test_a_step_can_be_compiled(classifier):
+    """Traced with its random numbers and its changing numbers as arguments, it does what it did."""
+    posterior = classifier[0]
+    samples = bank.teacher(posterior, 0)
+    held = bank.Bank(samples, bank.standard(samples, posterior.net.device))
+    settings = {**describe(SMALL, posterior, 0), "precision": "float32"}
+    game = Game(SMALL, weight_shapes(posterior.net, posterior.likelihood))
+    work = AdversarialDistillation(Order(posterior.net, posterior.likelihood, 10, settings, None), game, held)
+    state, stream = work.begin(0), Stream(torch.device("cpu"))
+    leaves, spec = tree_flatten(state)
+    work.step(tree_map(torch.clone, state), Tick(torch.tensor(0), 10, Rng(0, stream=stream)))
+    noise = [stream.draw(a.kind, torch.empty(a.shape, dtype=a.dtype)) for a in list(stream.asked)]
+
+    def step(leaves, noise):
+        tick = Tick(torch.tensor(0), 10, Rng(0, stream=Prepared(noise)), lambda rule: torch.tensor(1.0))
+        return tuple(work.step(tree_unflatten(list(leaves), spec), tick)[1])
+
+    copies = [tree_map(torch.clone, (leaves, noise)) for _ in range(3)]
+    traced = make_fx(step)(*copies[0])
+    told, expected = traced(*copies[1]), step(*copies[2])
+    torch.testing.assert_close(told, expected)
+    torch.testing.assert_close(copies[1][0], copies[2][0])

@@ -100,12 +100,12 @@ def test_an_interrupted_save_is_no_posterior_and_can_be_repeated(tmp_path, monke
 
 
 def test_a_folder_without_a_posterior_says_why(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"holds no posterior: there is no posterior\.json in it"):
+    with pytest.raises(FileNotFoundError, match=r"holds no posterior: there is no posterior\.json in it; give"):
         dubito.load(tmp_path, net())
-    with pytest.raises(FileNotFoundError, match="holds no posterior"):
+    with pytest.raises(FileNotFoundError, match=r"nowhere holds no posterior: there is no such folder; check the path"):
         dubito.load(tmp_path / "nowhere", net())
     (tmp_path / "run.json").write_text("{}")
-    with pytest.raises(FileNotFoundError, match="no sample has been kept yet"):
+    with pytest.raises(FileNotFoundError, match="no sample has been kept yet; let its run go on"):
         dubito.load(tmp_path, net())
 
 

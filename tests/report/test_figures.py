@@ -138,3 +138,12 @@ def test_reliability_shows_bins_where_they_lie_and_leaves_empty_ones_out():
     strip = axes.child_axes[0].collections[0].get_segments()
     np.testing.assert_allclose(axes.lines[1].get_xdata(), [0.25, 0.95])
     np.testing.assert_allclose([[line[0][0], line[1][1]] for line in strip], [[0.25, 0.25], [0.95, 0.75]])
+
+
+def test_the_legend_of_bands_names_the_middle_and_the_intervals_of_the_panel_that_has_them():
+    x = np.linspace(0, 1, 5)
+    bare = plots.bands("a", "one network", x, x, [], line="median")
+    doubtful = plots.bands("b", "several", x, x, [plots.Band("between quartiles", x - 1, x + 1)], line="median")
+    figure = plots.panels("both", "Medians", {"one network": bare, "several": doubtful})
+    (legend,) = drawn(figure).legends
+    assert [text.get_text() for text in legend.get_texts()] == ["median", "between quartiles"]

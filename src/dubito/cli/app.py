@@ -32,6 +32,7 @@ Split = Annotated[int | None, typer.Option(help="Which standard split of a UCI s
 Draws = Annotated[int, typer.Option(help="Networks to average over.")]
 Seed = Annotated[int, typer.Option(help="Which of them.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Rounding = Annotated[str, typer.Option(help="Of a GPU's products: float32, tf32 or bf16.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only errors.")]
 NoBar = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")]
 
@@ -91,6 +92,7 @@ def fit(
     seed: Annotated[int | None, typer.Option(help="[default: 0]")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda [default: auto].")] = None,
     checkpoint_every: Annotated[int | None, typer.Option(help="Steps [default: every half minute].")] = None,
+    precision: Annotated[str | None, typer.Option(help="Of a GPU's products: float32, tf32 or bf16.")] = None,
     quiet: Quiet = False,
 ) -> None:
     """Fit a posterior and keep it in a folder, or resume a run."""
@@ -116,6 +118,7 @@ def fit(
         "seed": seed,
         "device": device,
         "checkpoint_every": checkpoint_every,
+        "precision": precision,
     }
     settings.override(document, flags)
     for assignment in set_ or ():
@@ -160,6 +163,7 @@ def predict(
     train: Train = False,
     split: Split = None,
     device: Device = "auto",
+    precision: Rounding = "float32",
     quiet: Quiet = False,
 ) -> None:
     """Predict new rows, with every uncertainty."""
@@ -168,7 +172,7 @@ def predict(
     predicting.check_out(out)
     run = predicting.open_run(folder, device)
     part: Part = "train" if train else "test"
-    found = predicting.predict(run, _source(data, split), part, draws, seed, progress=not quiet)
+    found = predicting.predict(run, _source(data, split), part, draws, seed, precision, progress=not quiet)
     rows = predicting.write(out, predicting.arrays(run, found.prediction))
     if not quiet:
         print(f"{out}: {rows:,} rows; networks averaged: {found.prediction.n_draws:,}")
@@ -183,6 +187,7 @@ def evaluate(
     train: Train = False,
     split: Split = None,
     device: Device = "auto",
+    precision: Rounding = "float32",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     quiet: NoBar = False,
 ) -> None:
@@ -193,7 +198,7 @@ def evaluate(
 
     run = predicting.open_run(folder, device)
     part: Part = "train" if train else "test"
-    found = predicting.predict(run, _source(data, split), part, draws, seed, progress=not quiet)
+    found = predicting.predict(run, _source(data, split), part, draws, seed, precision, progress=not quiet)
     scores = predicting.scores(run, found, data)
     if as_json:
         print(json.dumps({**scores, "rows": len(found.prediction), "networks": found.prediction.n_draws}))

@@ -13,10 +13,10 @@ NONE = {"name": "None"}  # how settings files write None
 def typed(cls: type[Any], values: Any, owner: str) -> Any:
     """A settings object made from a table."""
     if not isinstance(values, Mapping):
-        raise ValueError(f"{owner} must be a table of settings, got {values!r}")
+        raise ValueError(f"{owner} must be a table of settings, got {values!r}; write a line for each below [{owner}]")
     found = coerced(cls, values, owner)
     if needed := lacking(cls, found):
-        raise ValueError(f"{owner} needs a value for {needed[0]!r}")
+        raise ValueError(f"{owner} needs a value for {needed[0]!r}; add a line for it below [{owner}]")
     return cls(**{key: None if value == NONE else value for key, value in found.items()})
 
 

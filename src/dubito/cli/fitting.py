@@ -68,6 +68,7 @@ def _run(settings: FitSettings, prepared: Prepared, progress: bool) -> Posterior
         device=run.device,
         folder=run.folder,
         checkpoint_every=run.checkpoint_every,
+        precision=run.precision,
         progress=progress,
     )
 

@@ -76,5 +76,6 @@ def _fit(settings: FitSettings, data: Any, seed: int) -> Posterior:
         temperature=run.temperature,
         seed=seed,
         device=run.device,
+        precision=run.precision,
         progress=False,
     )

@@ -38,7 +38,10 @@ def outputs(net: nn.Module, name: str, x: Tensor) -> Tensor:
             made = module(row)
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
         why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ValueError(f"the network {name} cannot take a row of shape {tuple(x.shape[1:])}: {why}") from error
+        raise ValueError(
+            f"the network {name} cannot take a row of shape {tuple(x.shape[1:])} ({why}); give it such inputs by "
+            "--net-args, or take another --net"
+        ) from error
     if not isinstance(made, Tensor):
         raise ValueError(f"the network {name} returned a {type(made).__name__}; return one tensor, rows first")
     return made
@@ -50,7 +53,9 @@ def _factory(net: NetSettings) -> Callable[[], Any]:
         try:
             inspect.signature(found).bind(**net.arguments)
         except TypeError as error:
-            raise ValueError(f"the arguments {dict(net.arguments)} do not fit {net.name}: {error}") from error
+            raise ValueError(
+                f"the arguments {dict(net.arguments)} do not fit {net.name} ({error}); correct --net-args"
+            ) from error
         return lambda: found(**net.arguments)
     if net.name not in names():
         cure = suggestion(net.name, names())

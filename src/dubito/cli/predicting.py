@@ -19,6 +19,7 @@ from dubito.cli.settings import DataSettings, FitSettings, parse, read
 from dubito.posteriors.base import Posterior
 from dubito.posteriors.files import write_atomically
 from dubito.prediction import Prediction
+from dubito.runtime import check_precision
 
 LEVEL = 0.9  # of the interval that is written
 Arrays = dict[str, NDArray[Any]]
@@ -51,14 +52,22 @@ def open_run(folder: Path, device: str) -> Run:
     return Run(settings, posterior, encoding)
 
 
-def predict(run: Run, data: DataSettings, part: rows.Part, draws: int, seed: int, progress: bool) -> Predicted:
+def predict(
+    run: Run,
+    data: DataSettings,
+    part: rows.Part,
+    draws: int,
+    seed: int,
+    precision: str = "float32",
+    progress: bool = False,
+) -> Predicted:
     """What the posterior says about rows like those of its training; of the same set, those of the same split."""
     trained = run.settings.data
     if data.split is None and data.source == trained.source:
         data = replace(data, split=trained.split)
     found = rows.open_rows(data, part, run.encoding)
     x = run.encoding.inputs(found.x, data.source)
-    prediction = run.posterior.predict(x, draws=draws, seed=seed, progress=progress)
+    prediction = run.posterior.predict(x, draws, seed, precision=check_precision(precision), progress=progress)
     return Predicted(prediction, x, found.y)
 
 

@@ -48,7 +48,9 @@ class Encoding:
         """Rows as the network sees them."""
         if tuple(x.shape[1:]) != self.shape:
             found = tuple(x.shape[1:])
-            raise ValueError(f"a row of {source} has shape {found}, but the network was trained on shape {self.shape}")
+            raise ValueError(
+                f"a row of {source} has shape {found}, but the network was trained on {self.shape}; give such rows"
+            )
         if self.x_mean is not None:
             x = (x - torch.tensor(self.x_mean)) / torch.tensor(self.x_std)
         return x.flatten(1) if self.flatten else x
@@ -67,7 +69,8 @@ class Encoding:
         if bool((labels[index] != y).any()):
             strange = int(y[labels[index] != y][0])
             raise ValueError(
-                f"{source} has the label {strange}, unseen in training: {', '.join(map(str, self.labels))}"
+                f"{source} has the label {strange}, unseen in training ({', '.join(map(str, self.labels))}); "
+                "correct it, or fit again with rows that have it"
             )
         return index
 
@@ -131,7 +134,9 @@ def _check_columns(path: Path, trained: Table) -> None:
     if missing or extra:
         faults = [f"lacks {_listed(missing)}"] if missing else []
         faults += [f"has {_listed(extra)}, which training did not"] if extra else []
-        raise ValueError(f"the columns of {path} differ from those of training: it {' and '.join(faults)}")
+        raise ValueError(
+            f"the columns of {path} differ from those of training: it {' and '.join(faults)}; make them the same"
+        )
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from dubito.config import dumps_toml, from_dict, loads_toml, snake, suggestion, 
 from dubito.likelihoods import Likelihood
 from dubito.methods.base import Method
 from dubito.priors import PriorSpec
+from dubito.runtime import Precision
 
 Part = Literal["method", "likelihood", "prior"]
 Document = dict[str, Any]
@@ -56,6 +57,7 @@ class RunSettings:
     seed: int = 0
     device: str = "auto"
     checkpoint_every: int | None = None
+    precision: Precision = "float32"
 
     def __post_init__(self) -> None:
         if self.validation is not None and not 0 < self.validation < 1:
@@ -180,7 +182,7 @@ def _table(document: Document, name: str) -> Document:
         return document
     found = document.setdefault(name, {})
     if not isinstance(found, dict):
-        raise ValueError(f"{name} must be a table of settings, got {found!r}")
+        raise ValueError(f"{name} must be a table of settings, got {found!r}; write a line for each below [{name}]")
     return found
 
 

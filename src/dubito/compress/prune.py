@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from dubito import metrics, plots
+from dubito.compress.scores import certainty, check_spread, count
 from dubito.inputs import tensors
 from dubito.plots import Series
 from dubito.posteriors.gaussian import GaussianPosterior
@@ -26,15 +27,13 @@ BINS = 60
 def signal_to_noise(posterior: GaussianPosterior) -> Tensor:
     """|mean| / std of every random weight of the network, (S, n)."""
     random = _random(posterior)
-    return posterior.mean[:, random].abs() / posterior.std[:, random]
+    return certainty(posterior.mean[:, random], posterior.std[:, random])
 
 
 def pruned(posterior: GaussianPosterior, share: float) -> GaussianPosterior:
     """The posterior without a share of its random weights: the least certain have mean 0 and std 0."""
-    if not 0 <= share <= 1:
-        raise ValueError(f"share is {share}, but a share of the weights lies between 0 and 1; 0.95 removes 95 %")
     random, ratio = _random(posterior), signal_to_noise(posterior)
-    gone = random[ratio.argsort(dim=1, stable=True)[:, : round(share * ratio.shape[1])]]
+    gone = random[ratio.argsort(dim=1, stable=True)[:, : count(share, ratio.shape[1])]]
     return replace(posterior, mean=posterior.mean.scatter(1, gone, 0.0), std=posterior.std.scatter(1, gone, 0.0))
 
 
@@ -92,8 +91,7 @@ def _error(prediction: Prediction, y: Tensor) -> float:
 def _random(posterior: GaussianPosterior) -> Tensor:
     """Where the network's random weights lie, (n,)."""
     found = posterior.random[: posterior.net.layout.size].nonzero().squeeze(1)
-    if not len(found):
-        raise ValueError("no weight of the network has a spread, so none is less certain than another")
+    check_spread(found)
     return found
 
 

@@ -1,6 +1,7 @@
 """What weights are removed by: a score for every weight, the larger the later it goes."""
 
 import copy
+from collections.abc import Sized
 from dataclasses import dataclass
 from typing import Literal
 
@@ -39,10 +40,9 @@ class Scored:
 
     def at_share(self, share: float) -> float:
         """The cut that removes a share of the weights."""
-        if not 0 <= share <= 1:
-            raise ValueError(f"share is {share}, but a share of the weights lies between 0 and 1; 0.95 removes 95 %")
         flat = torch.cat([score.flatten() for score in self.scores.values()]).sort().values
-        return float(flat[round(share * len(flat))]) if round(share * len(flat)) < len(flat) else torch.inf
+        gone = count(share, len(flat))
+        return float(flat[gone]) if gone < len(flat) else torch.inf
 
 
 def scored(posterior: Posterior, by: By | None = None) -> Scored:
@@ -57,12 +57,32 @@ def scored(posterior: Posterior, by: By | None = None) -> Scored:
         raise ValueError(f"{type(posterior).__name__} holds no spread of each weight; use by='magnitude'")
     mean, std = (posterior.net.layout.split(t[0, : posterior.net.layout.size]) for t in (posterior.mean, posterior.std))
     names = [n for n in mean if mean[n].ndim > 1 and bool(std[n].any())]
-    if not names:
-        raise ValueError("no weight of the network has a spread, so none is less certain than another")
+    check_spread(names)
     if chosen == "signal_to_noise":
-        return Scored(_whole(posterior), {n: mean[n].abs() / std[n] for n in names}, chosen)
+        return Scored(_whole(posterior), {n: certainty(mean[n], std[n]) for n in names}, chosen)
     cut = -posterior.threshold if isinstance(posterior, SparsePosterior) else None
     return Scored(_whole(posterior), {n: -log_alpha(mean[n], std[n]) for n in names}, chosen, cut)
+
+
+def certainty(mean: Tensor, std: Tensor) -> Tensor:
+    """Signal to noise, |mean| / std (Blundell et al. 2015, section 5.1.1, after Graves 2011)."""
+    return mean.abs() / std
+
+
+def count(share: float, weights: int) -> int:
+    """How many weights a share of them is."""
+    if not 0 <= share <= 1:
+        raise ValueError(f"share is {share}, but a share of the weights lies between 0 and 1; 0.95 removes 95 %")
+    return round(share * weights)
+
+
+def check_spread(random: Sized) -> None:
+    """Refuse to tell weights apart by a spread that none has."""
+    if not len(random):
+        raise ValueError(
+            "no weight of the network has a spread, so none is less certain than another; score by='magnitude', or fit "
+            "a posterior with a spread, such as Variational"
+        )
 
 
 def counts(network: nn.Module) -> dict[str, tuple[int, int]]:

@@ -74,7 +74,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             made = json.loads((file.metadata() or {})[MARK])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError:
-        raise FileNotFoundError(f"there is no network at {path}") from None
+        raise FileNotFoundError(f"there is no network at {path}; give a file that dubito.compress.write made") from None
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise Damaged(f"{path} holds no network of dubito, or is damaged ({error}); write it again") from error
     if int(made["format"]) > FORMAT:

@@ -174,7 +174,10 @@ def _class_indices(labels: Sequence[str], classes: tuple[str, ...], path: Path) 
     index = {label: i for i, label in enumerate(classes)}
     for row, label in enumerate(labels):
         if label not in index:
-            raise DataError(f"row {row} of {path} has the class {label!r}, unseen in training: {', '.join(classes)}.")
+            raise DataError(
+                f"row {row} of {path} has the class {label!r}, unseen in training ({', '.join(classes)}): "
+                "correct it, or fit again with rows that have it."
+            )
     return torch.tensor([index[label] for label in labels])
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from dubito import schedules
+from dubito import runtime, schedules
 from dubito.distill.bank import Bank, standard, teacher
 from dubito.distill.game import Adversarial, Game, GameInfo, GameState
 from dubito.distill.work import Distillation, Held, Order, describe, expect, teacher_print
@@ -15,7 +15,7 @@ from dubito.posteriors.base import Posterior
 from dubito.posteriors.generator import GeneratorPosterior, weight_shapes
 from dubito.rng import Rng
 from dubito.runs import carry_out
-from dubito.runtime import pick_device
+from dubito.runtime import Precision, check_precision, pick_device
 from dubito.tick import Tick
 
 
@@ -32,7 +32,7 @@ class AdversarialDistillation(Distillation):
         return self.game.init(Rng(seed).child("game"), self.bank.standard.shift)
 
     def step(self, state: GameState, tick: Tick) -> tuple[GameState, GameInfo]:
-        with torch.no_grad():
+        with torch.no_grad(), runtime.precision(self.settings["precision"], self.device):
             inputs = self.game.inputs(tick.rng.child("game"), self.bank.n, self.bank.standard.shift, tick)
             return state, self.game.step(state, self.bank.take, inputs)
 
@@ -61,25 +61,28 @@ def adversarial(
     device: str | torch.device = "auto",
     folder: str | Path | None = None,
     checkpoint_every: int | None = None,
+    precision: Precision = "float32",
+    compiled: bool | None = None,
     progress: bool = True,
 ) -> GeneratorPosterior:
     """A generator of networks like those of a posterior over weights: a chain, an ensemble, a Gaussian.
 
     steps: of the generator. validation: (x, y) on which generated networks are scored every `check_every` steps.
-    folder: where the run is kept; the same call resumes it.
+    folder: where the run is kept; the same call resumes it. precision: how a GPU rounds in matrix products.
+    compiled: whether a GPU's steps are fused by torch.compile; by default where it pays.
     """
+    check_precision(precision)
     settings = distiller or Adversarial()
     samples = teacher(posterior, seed)
     net = posterior.net.to(pick_device(device))
     bank = Bank(samples, standard(samples, net.device, settings.standardise))
     game = Game(settings, weight_shapes(net, posterior.likelihood))
-    order = Order(
-        net, posterior.likelihood, steps, describe(settings, posterior, seed), Held.of(validation, check_every)
-    )
+    described = {**describe(settings, posterior, seed), "precision": precision}
+    order = Order(net, posterior.likelihood, steps, described, Held.of(validation, check_every))
     work = AdversarialDistillation(order, game, bank)
     prints = teacher_print(posterior)
     return expect(
-        carry_out(work, work.begin(seed), prints, seed, folder, callback, checkpoint_every, progress),
+        carry_out(work, work.begin(seed), prints, seed, folder, callback, checkpoint_every, progress, compiled),
         GeneratorPosterior,
         folder,
     )

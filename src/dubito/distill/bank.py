@@ -11,6 +11,7 @@ from dubito.posteriors.samples import SamplesPosterior, moments
 from dubito.posteriors.storage import Samples
 from dubito.posteriors.weights import WeightPosterior
 from dubito.prediction import Undefined
+from dubito.runtime import free_bytes
 
 CPU_BYTES = 256 << 20  # of vectors copied to memory; more are read from the file as they are needed
 CUDA_SHARE = 0.4  # of the free memory of a GPU
@@ -93,4 +94,4 @@ def room(device: torch.device) -> int:
     """Bytes that may hold vectors."""
     if device.type != "cuda":
         return CPU_BYTES
-    return int(CUDA_SHARE * torch.cuda.mem_get_info(device)[0])
+    return int(CUDA_SHARE * free_bytes(device))

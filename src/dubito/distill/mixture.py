@@ -61,7 +61,9 @@ def mixture(
     settings = distiller or Mixture()
     samples = teacher(posterior, seed)
     if settings.components > len(samples):
-        raise ValueError(f"{settings.components} components need as many weight vectors, but there are {len(samples)}")
+        raise ValueError(
+            f"{settings.components} components need as many weight vectors, but there are {len(samples)}; ask for fewer"
+        )
     net = posterior.net.to(pick_device(device))
     bank = Bank(samples, standard(samples, net.device))
     fitted = _em(bank, settings, Rng(seed).child("mixture"), progress)

@@ -130,10 +130,15 @@ def _student_likelihood(settings: DarkKnowledge, taught: Likelihood) -> Likeliho
         return Dirichlet(taught.ignore_index, taught.class_axis)
     if taught.kind == "regression":
         if not taught.gaussian:
-            raise ValueError(f"students learn from Gaussian or class probabilities, and this teacher has {taught!r}")
+            raise ValueError(
+                f"students learn from Gaussian or class probabilities, and this teacher has {taught!r}; distil it into "
+                "a generator or a mixture"
+            )
         return Gaussian.heteroscedastic()
     if taught.kind == "outputs":
-        raise ValueError(f"{taught!r} has no predictive distribution for a student to learn")
+        raise ValueError(
+            f"{taught!r} has no predictive distribution for a student to learn; distil into a generator or a mixture"
+        )
     return replace(taught)  # type: ignore[type-var]
 
 

@@ -57,7 +57,8 @@ class SparseVD(Multiplicative):
             )
         if not abs(self.threshold) < self.clip:
             raise ValueError(
-                f"SparseVD: threshold is {self.threshold}, which clip={self.clip} never lets a weight pass"
+                f"SparseVD: threshold is {self.threshold}, which clip={self.clip} never lets a weight pass; take a "
+                "smaller one"
             )
 
     def start(self, mean: Tensor) -> Tensor:

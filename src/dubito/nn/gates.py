@@ -56,7 +56,8 @@ def gated(net: nn.Module) -> nn.Module:
     ]
     if len(found) < 2:
         raise ValueError(
-            "the network has no linear map or convolution before its last one, so there is nothing to gate"
+            "the network has no linear map or convolution before its last one, so there is nothing to gate; "
+            "give one with a hidden layer"
         )
     for parent, name, part in found[:-1]:
         gate = Gate(len(part.weight), _LAYERS[type(part)]).to(part.weight)  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from dubito.functions import Functions
 from dubito.likelihoods import Likelihood
 from dubito.net import Net
 from dubito.prediction import Prediction, Undefined
+from dubito.runtime import Precision, check_precision
 
 if TYPE_CHECKING:
     from dubito.diagnostics import Diagnostics
@@ -50,12 +51,18 @@ class Posterior(ABC):
         *,
         batch_size: int | None = None,
         keep_draws: bool | None = None,
+        precision: Precision = "float32",
         progress: bool = False,
     ) -> Prediction:
-        """The predictive distribution at x: tensors, arrays, a Dataset or a DataLoader (labels are left out)."""
+        """The predictive distribution at x: tensors, arrays, a Dataset or a DataLoader (labels are left out).
+
+        precision: how a GPU rounds in matrix products; whatever comes out is in the network's own type.
+        """
         if draws < 1:
             raise ValueError(f"draws must be at least 1, got {draws}")
-        return predictions.predict(self.draw(draws, seed), self.likelihood, x, batch_size, keep_draws, progress)
+        check_precision(precision)
+        functions = self.draw(draws, seed)
+        return predictions.predict(functions, self.likelihood, x, batch_size, keep_draws, precision, progress)
 
     def sample(self, n: int, seed: int = 0) -> dict[str, Tensor]:
         """n networks as {name: (n, *shape)}, for posteriors over weights."""

@@ -1,14 +1,14 @@
 """The posterior of MC dropout: one network, or a few, and all their masks."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dubito.functions import Functions, WeightFunctions
+from dubito.functions import Functions, Masks, WeightFunctions
 from dubito.layout import Layout
 from dubito.likelihoods import Likelihood
 from dubito.net import Net
@@ -27,19 +27,33 @@ class DropoutPosterior(Posterior):
     likelihood: Likelihood
     samples: Samples
     about: Mapping[str, Any] = field(default_factory=dict)
+    rates: Tensor | None = None  # (members, sites), where they were learned: else the network's own
 
     kind = "dropout"
 
     @classmethod
-    def of(cls, net: Net, likelihood: Likelihood, theta: Tensor, buffers: Mapping[str, Tensor]) -> "DropoutPosterior":
+    def of(
+        cls,
+        net: Net,
+        likelihood: Likelihood,
+        theta: Tensor,
+        buffers: Mapping[str, Tensor],
+        rates: Tensor | None = None,
+    ) -> "DropoutPosterior":
         """A posterior that holds copies of the given vectors (S, D)."""
         copies = {n: b.detach().clone().unsqueeze(0) for n, b in buffers.items()}
-        return cls(net, likelihood, MemorySamples(theta.detach().clone().unsqueeze(0), copies))
+        return cls(net, likelihood, MemorySamples(theta.detach().clone().unsqueeze(0), copies), rates=rates)
 
     def draw(self, n: int, seed: int = 0) -> Functions:
         noise = Layout.of(self.likelihood.parameters())
         index = [i % len(self) for i in range(n)]
-        return WeightFunctions(self.net, noise, self.samples, index, Rng(seed).child("masks"))
+        masks = Masks(Rng(seed).child("masks"), rates=None if self.rates is None else self.rates[index])
+        return WeightFunctions(self.net, noise, self.samples, index, masks)
+
+    def member(self, index: int) -> "DropoutPosterior":
+        """One of several networks, by itself."""
+        rates = None if self.rates is None else self.rates[index : index + 1]
+        return DropoutPosterior.of(self.net, self.likelihood, *self.samples.get([index]), rates)
 
     def mean_network(self) -> nn.Module:
         """The weight-scaling rule: the network with dropout off."""
@@ -51,16 +65,19 @@ class DropoutPosterior(Posterior):
         return self.net.network(theta[0, : self.net.layout.size], {n: b[0] for n, b in buffers.items()})
 
     def to(self, device: str | torch.device) -> "DropoutPosterior":
-        return DropoutPosterior(self.net.to(device), self.likelihood, self.samples, self.about)
+        return replace(self, net=self.net.to(device))
 
     def save(self, folder: str | Path) -> None:
-        files.save_samples(folder, self, {"dropout": self.net.dropout})
+        learned = {} if self.rates is None else {"rates": self.rates.tolist()}
+        files.save_samples(folder, self, {"dropout": self.net.dropout, **learned})
 
     def __len__(self) -> int:
         return len(self.samples)
 
     def __repr__(self) -> str:
         rate = "its own rates" if self.net.dropout is None else f"rate {self.net.dropout}"
+        if self.rates is not None:
+            rate = f"learned rates {', '.join(f'{r:.2g}' for r in self.rates.mean(0).tolist())}"
         made = self.about.get("method", {}).get("name", "dropout")
         return f"<{made}: {len(self)} networks of {self.net.layout.size:,} weights, {rate}, {self.likelihood!r}>"
 
@@ -68,5 +85,6 @@ class DropoutPosterior(Posterior):
 def stored(folder: Path, manifest: Mapping[str, Any], net: Net, likelihood: Likelihood) -> DropoutPosterior:
     """The posterior a folder holds."""
     prepared = net.with_dropout(manifest.get("dropout"))
-    size = net.layout.size + Layout.of(likelihood.parameters()).size
-    return DropoutPosterior(prepared, likelihood, StoredSamples(folder, manifest, size), manifest.get("about", {}))
+    samples = StoredSamples(folder, manifest, net.layout.size + Layout.of(likelihood.parameters()).size)
+    rates = torch.tensor(manifest["rates"], dtype=torch.float64) if "rates" in manifest else None
+    return DropoutPosterior(prepared, likelihood, samples, manifest.get("about", {}), rates)

@@ -71,8 +71,7 @@ def read_manifest(path: str | Path) -> tuple[Path, dict[str, Any]]:
     if not (folder / MANIFEST).exists() and (folder / "posterior" / MANIFEST).exists():
         folder = folder / "posterior"
     if not (folder / MANIFEST).exists():
-        there = "no sample has been kept yet" if (folder / "run.json").exists() else f"there is no {MANIFEST} in it"
-        raise FileNotFoundError(f"{path} holds no posterior: {there}")
+        raise FileNotFoundError(f"{path} holds no posterior: {_why_none(folder)}")
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
         version = int(manifest["format"])
@@ -81,6 +80,14 @@ def read_manifest(path: str | Path) -> tuple[Path, dict[str, Any]]:
     if version > FORMAT:
         raise Damaged(f"{folder} has format {version} but this dubito reads up to {FORMAT}; install a newer dubito")
     return folder, manifest
+
+
+def _why_none(folder: Path) -> str:
+    if not folder.exists():
+        return "there is no such folder; check the path"
+    if (folder / "run.json").exists():
+        return "no sample has been kept yet; let its run go on by the call that began it"
+    return f"there is no {MANIFEST} in it; give the folder of a run, or one that posterior.save() wrote"
 
 
 class SampleFolder:

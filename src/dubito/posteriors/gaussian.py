@@ -159,6 +159,9 @@ def stored(folder: Path, manifest: Mapping[str, Any], net: Net, likelihood: Like
     held = files.load_tensors(folder, TENSORS, net, ("mean", "std"))
     mean, std = held.pop("mean"), held.pop("std")
     if mean.dim() != 2 or mean.shape != std.shape or mean.shape[1] != size:
-        raise Damaged(f"{folder / TENSORS} holds vectors of {tuple(mean.shape)} where (members, {size}) was expected")
+        raise Damaged(
+            f"{folder / TENSORS} holds vectors of {tuple(mean.shape)} where (members, {size}) was expected; "
+            "restore it or fit again"
+        )
     buffers = {n.removeprefix(BUFFER): b for n, b in held.items()}
     return GaussianPosterior(net, likelihood, mean, std, buffers, manifest.get("about", {}))

@@ -188,5 +188,8 @@ def stored(folder: Path, manifest: Mapping[str, Any], net: Net, likelihood: Like
     for name, shape in wanted.items():
         if tuple(held[name].shape) != shape:
             found = tuple(held[name].shape)
-            raise Damaged(f"{folder / TENSORS} belongs to another network: {name} is {found} there, {shape} here")
+            raise Damaged(
+                f"{folder / TENSORS} belongs to another network: {name} is {found} there, {shape} here; give the "
+                "network it was made from"
+            )
     return GeneratorPosterior(net, likelihood, generator, held, manifest.get("about", {}))

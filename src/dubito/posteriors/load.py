@@ -55,7 +55,9 @@ def merge(posteriors: Sequence[Posterior]) -> SamplesPosterior:
     first = chains[0]
     for other in chains[1:]:
         if other.net.layout != first.net.layout or to_dict(other.likelihood) != to_dict(first.likelihood):
-            raise ValueError(f"{other!r} and {first!r} are posteriors of different networks or likelihoods")
+            raise ValueError(
+                f"{other!r} and {first!r} are posteriors of different networks or likelihoods; merge those of one"
+            )
         _check_constants(other, first)
     form: Form = "chains" if all(p.form == "chains" for p in chains) else "ensemble"
     return replace(first, samples=JoinedSamples([p.samples for p in chains]), form=form)
@@ -94,7 +96,7 @@ def _check_layout(folder: Path, manifest: Mapping[str, Any], net: Net) -> None:
         if stored.get(name) != given.get(name):
             raise ValueError(
                 f"{folder} belongs to another network: {name!r} is {_say(stored.get(name))} there and "
-                f"{_say(given.get(name))} here"
+                f"{_say(given.get(name))} here; give the network it was made from"
             )
     if manifest["dtype"] != str(net.dtype).removeprefix("torch."):
         raise ValueError(
@@ -119,7 +121,7 @@ def _fill(folder: Path, net: Net) -> None:
         if shapes[0] != shapes[1]:
             raise ValueError(
                 f"{folder} belongs to another network: {name.partition('/')[2]!r} is {_say(shapes[0])} there and "
-                f"{_say(shapes[1])} here"
+                f"{_say(shapes[1])} here; give the network it was made from"
             )
     with torch.no_grad():
         for name, value in held.items():

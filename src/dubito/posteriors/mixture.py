@@ -62,5 +62,8 @@ def stored(folder: Path, manifest: Mapping[str, Any], net: Net, likelihood: Like
         raise Damaged(f"{folder / TENSORS} holds {shapes}, which do not fit together; restore it or distil again")
     made = MixturePosterior(net, likelihood, mean, std, {}, manifest.get("about", {}), share=share)
     if mean.shape[1] != net.layout.size + made.noise_layout.size:
-        raise Damaged(f"{folder / TENSORS} holds vectors of length {mean.shape[1]}, not those of the network given")
+        raise Damaged(
+            f"{folder / TENSORS} holds vectors of length {mean.shape[1]}, not those of the network given; give the one "
+            "it was made from"
+        )
     return made

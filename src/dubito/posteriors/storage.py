@@ -41,6 +41,7 @@ class Samples(ABC):
 
     rows: int
     chains: int
+    on_disk: bool = False  # whether it takes time to read them
 
     def __len__(self) -> int:
         return self.rows * self.chains
@@ -77,6 +78,8 @@ class MemorySamples(Samples):
 
 class StoredSamples(Samples):
     """Samples in the shards of a folder, read where and when they are asked for."""
+
+    on_disk = True
 
     def __init__(self, folder: Path, manifest: Mapping[str, Any], size: int) -> None:
         self.folder, self.size, self._open = folder, size, dict[int, Any]()
@@ -137,6 +140,7 @@ class JoinedSamples(Samples):
         self.parts = list(parts)
         self.rows, self.chains = min(p.rows for p in parts), sum(p.chains for p in parts)
         self._home = [(part, chain) for part in self.parts for chain in range(part.chains)]
+        self.on_disk = any(part.on_disk for part in self.parts)
 
     def get(self, index: Sequence[int]) -> tuple[Tensor, dict[str, Tensor]]:
         picked = [self._one(int(i)) for i in index]

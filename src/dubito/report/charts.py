@@ -116,17 +116,17 @@ def draw_bands(axes: "Axes", panel: Panel, figure: Figure, palette: Palette) -> 
 
 
 def band_key(figure: Figure, palette: Palette) -> "dict[str, Artist]":
-    """Mean and intervals for the legend, in grey where each panel has a colour of its own."""
+    """The middle and the intervals for the legend, in grey where each panel has a colour of its own."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     colours = {_band_colour(panel, palette) for panel in figure.panels}
     colour = colours.pop() if len(colours) == 1 else MUTED
+    fullest = max(figure.panels, key=lambda panel: len(panel.data["bands"])).data  # a point estimate has no intervals
     shades = {
-        band["label"]: Patch(color=colour, alpha=strength, linewidth=0)
-        for strength, band in _shaded(figure.panels[0].data["bands"])
+        band["label"]: Patch(color=colour, alpha=strength, linewidth=0) for strength, band in _shaded(fullest["bands"])
     }
-    return {"mean": Line2D([], [], color=colour), **shades}
+    return {fullest.get("line", "mean"): Line2D([], [], color=colour), **shades}
 
 
 def _band_colour(panel: Panel, palette: Palette) -> str:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, TypeVar
 
+import torch
+
 from dubito.config import to_dict
 from dubito.fit import fit
 from dubito.methods import registry
@@ -148,12 +150,13 @@ def _fewer(effort: Effort) -> Effort:
 def _fitted(problem: Problem, planned: Plan, dropping: bool = False, seed: int = 0) -> Any:
     return fit(
         problem.dropping if dropping else problem.net,
-        (problem.x, problem.y),
+        tuple(torch.cat([part] * planned.copies) for part in (problem.x, problem.y)),
         planned.method,
         likelihood=problem.likelihood,
         prior=problem.prior,
         steps=planned.steps,
-        batch_size=planned.batch_size,
+        batch_size=planned.batch_size * planned.copies,
+        n_data=len(problem.y),
         members=planned.members,
         seed=seed,
         device="cpu",

@@ -12,12 +12,15 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from dubito.methods.base import Method
-from dubito.selfcheck.problems import RATE, Problem, Reference
+from dubito.selfcheck.masks import RATE
+from dubito.selfcheck.problems import Problem, Reference
 
 SHARE = 0.3  # of the inverse curvature a sampler's step takes
 FORGET = 4  # relaxation times until the start no longer matters
 MOMENTUM, FRICTION = 0.9, 0.3
 MASKS = 5  # times longer descents under masks and draws, which do not average out over an epoch as batches do
+COPIES = 64  # masks of each datum in a step where their rate is learned, of which relaxed ones say little
+FLAT = 3  # times longer descents there, as the bound is flat along a rate
 DRAWS = 16  # of the weights in each step, where a method draws them
 FEW = 4  # masks of each datum, where a method draws several: every way of drawing them is in the known answer
 CYCLES, EXPLORATION = 2, 0.1
@@ -47,6 +50,7 @@ class Plan:
     steps: int
     members: int | None
     batch_size: int
+    copies: int = 1  # of each row in a batch, each under noise of its own
 
 
 def plan(cls: type[Method[Any]], problem: Problem, reference: Reference, effort: Effort) -> Plan:
@@ -74,11 +78,13 @@ def _descent(cls: type[Method[Any]], names: set[str], n: int, batch: int, refere
         "cycles": CYCLES,
         "draws": FEW if "alpha" in names and "rate" in names else DRAWS,
         "init_std": reference.high**-0.5,
-        "masked": False,  # the bound has no closed form where weights come and go
+        "masked": "nothing",  # the bound has no closed form where weights come and go
     }
+    learned = "relaxation" in names
     rounds = (MASKS if names & {"rate", "draws"} else 1) * (CYCLES if "cycles" in names else 1)
-    steps = math.ceil(effort.descent * reference.high / reference.low) * rounds
-    return Plan(cls(**{k: v for k, v in wished.items() if k in names}), steps, None, batch)
+    steps = math.ceil(effort.descent * reference.high / reference.low) * rounds * (FLAT if learned else 1)
+    method = cls(**{k: v for k, v in wished.items() if k in names})
+    return Plan(method, steps, None, batch, COPIES if learned else 1)
 
 
 def _diffusion(

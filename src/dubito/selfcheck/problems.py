@@ -1,9 +1,9 @@
 """Small models whose answers are known, written out in double precision and apart from the code they check."""
 
-import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -14,32 +14,14 @@ from torch import Tensor, nn
 from dubito.likelihoods import Bernoulli, Gaussian, Likelihood
 from dubito.priors import Normal
 from dubito.rng import generator, isolated
+from dubito.selfcheck.masks import RATE, STILL, Dropping, expected, masks
 
-RATE = 0.1  # of dropout, where the method drops
 HIDDEN = 3  # units of the one-hidden-layer net
 NODES, REACH = 161, 8.0  # of the quadrature along each axis, and how many standard deviations it reaches
 NEWTON_STEPS = 30
 HERMITE = 40  # nodes of Gauss-Hermite quadrature
 
 Formula = Callable[[Tensor, Tensor, Tensor], Tensor]  # theta (D,), x (N, d), what each unit is multiplied by -> (N,)
-
-
-class Masked(NamedTuple):
-    """Every dropout mask there is, (masks, units), and its probability."""
-
-    keep: Tensor
-    weight: Tensor
-
-
-class Dropping(NamedTuple):
-    """Dropout of a rate, under which `draws` masks answer for a datum together by an alpha-divergence."""
-
-    rate: float = 0.0
-    alpha: float = 0.0
-    draws: int = 1
-
-
-STILL = Dropping()
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +34,7 @@ class Problem:
     dropping: nn.Module  # the network MC dropout gets
     formula: Formula
     units: int  # on which dropout acts
+    dropped: slice  # the weights that it drops with them
     x: Tensor
     y: Tensor
     grid: Tensor  # inputs at which predictions are compared
@@ -71,24 +54,24 @@ class Problem:
 
     def log_joint(self, theta: Tensor, how: Dropping = STILL) -> Tensor:
         """log p(theta, D) up to a constant, the log-likelihood averaged over all dropout masks."""
-        outputs, weight = self.outputs(theta, self.x, how.rate)
+        outputs, weight = self.outputs(theta, self.x, how)
         y = self.y.double()
         if self.noise is None:
             log_lik = F.logsigmoid((2 * y - 1) * outputs)
         else:
             log_lik = -0.5 * ((y - outputs) / self.noise).square()
         log_prior = -0.5 * (theta / self.prior.std).square().sum()
-        return _expected(log_lik, weight, how).sum() + log_prior
+        return expected(log_lik, weight, how).sum() + log_prior
 
-    def outputs(self, theta: Tensor, x: Tensor, rate: float = 0.0) -> tuple[Tensor, Tensor]:
+    def outputs(self, theta: Tensor, x: Tensor, how: Dropping = STILL) -> tuple[Tensor, Tensor]:
         """The outputs (masks, N) under every mask, and the masks' probabilities."""
-        keep, weight = masks(self.units, rate)
+        keep, weight = masks(self.units, how)
         rows: Tensor = torch.vmap(lambda k: self.formula(theta, x.double(), k))(keep)
         return rows, weight
 
-    def predicted(self, theta: Tensor, rate: float = 0.0) -> tuple[Tensor, Tensor]:
+    def predicted(self, theta: Tensor, rate: float | Tensor = 0.0) -> tuple[Tensor, Tensor]:
         """Mean and variance over masks, (grid,) each, of the predicted mean or of the probability of label 1."""
-        outputs, weight = self.outputs(theta, self.grid, rate)
+        outputs, weight = self.outputs(theta, self.grid, Dropping(rate))
         values = outputs.sigmoid() if self.noise is None else outputs
         mean = weight @ values
         return mean, weight @ (values - mean).square()
@@ -161,6 +144,19 @@ class Problem:
         centre[:d] = centre[:d].masked_fill(gone, 0.0)
         return Spread(centre, spread)
 
+    def masked_bound(self, theta: Tensor, logit: Tensor, relaxation: float = 0.0) -> Tensor:
+        """Minus the bound of dropout whose rate is learned: with the expected prior of weights m z / (1 - p)."""
+        p = logit.sigmoid()
+        entropy = -p * p.log() - (1 - p) * (1 - p).log()
+        wider = 0.5 * (p / (1 - p)) * (theta[self.dropped] / self.prior.std).square().sum()
+        return wider - self.log_joint(theta, Dropping(p, relaxation=relaxation)) - self.units * entropy
+
+    def masked_optimum(self, theta: Tensor, rate: Tensor, relaxation: float) -> tuple[Tensor, Tensor]:
+        """The optimum of `masked_bound` nearest to a start: weights and rate."""
+        bound = partial(self.masked_bound, relaxation=relaxation)
+        centre, logit = descended(bound, theta, rate.logit())
+        return centre, logit.sigmoid()
+
     def dropout_optimum(self, mean: Tensor, std: Tensor, learned: bool) -> "Spread":
         """The optimum of `dropout_bound`, or of `noisy_bound` at the alpha given, nearest to a start."""
         d = self.units
@@ -214,35 +210,6 @@ def descended(bound: Callable[..., Tensor], *start: Tensor) -> list[Tensor]:
     return [leaf.detach() for leaf in leaves]
 
 
-def masks(units: int, rate: float) -> Masked:
-    """All on/off patterns scaled by 1 / (1 - rate); at rate 0 the one that keeps everything."""
-    if rate == 0:
-        return Masked(torch.ones(1, units, dtype=torch.float64), torch.ones(1, dtype=torch.float64))
-    on = torch.tensor(list(itertools.product([0.0, 1.0], repeat=units)), dtype=torch.float64)
-    kept = on.sum(1)
-    return Masked(on / (1 - rate), (1 - rate) ** kept * rate ** (units - kept))
-
-
-def _expected(log_lik: Tensor, weight: Tensor, how: Dropping) -> Tensor:
-    """(N,): what the drawn masks say of each datum together, averaged over every way of drawing them.
-
-    It depends on how often each mask is drawn alone: a sum over the multinomial's counts.
-    """
-    if how.alpha == 0 or how.draws == 1 or len(weight) == 1:
-        return weight @ log_lik
-    counts = _counts(len(weight), how.draws)
-    log_chance = torch.lgamma(counts.sum(1) + 1) - torch.lgamma(counts + 1).sum(1) + counts @ weight.log()
-    joined = torch.logsumexp((counts / how.draws).log().unsqueeze(2) + how.alpha * log_lik, 1) / how.alpha
-    return log_chance.exp() @ joined
-
-
-def _counts(kinds: int, draws: int) -> Tensor:
-    """Every way in which so many draws fall among so many kinds, (ways, kinds)."""
-    bars = itertools.combinations(range(draws + kinds - 1), kinds - 1)
-    ways = [np.diff([-1, *bar, draws + kinds - 1]) - 1 for bar in bars]
-    return torch.from_numpy(np.array(ways)).double()
-
-
 def linear(bias: bool, correlation: float = 0.5) -> Problem:
     """y = x w (+ b) + noise under a normal prior: the posterior is normal in closed form."""
     d, n, noise = 2, 20, 1.0
@@ -258,6 +225,7 @@ def linear(bias: bool, correlation: float = 0.5) -> Problem:
         dropping=nn.Sequential(nn.Dropout(RATE), net),
         formula=_linear_formula,
         units=d,
+        dropped=slice(0, d),
         x=x,
         y=y.float(),
         grid=_correlated(50, d, correlation, source),
@@ -281,6 +249,7 @@ def logistic() -> Problem:
         dropping=nn.Sequential(nn.Dropout(RATE), net),
         formula=_linear_formula,
         units=2,
+        dropped=slice(0, 2),
         x=x,
         y=_labels(logits, source),
         grid=_square(),
@@ -301,6 +270,7 @@ def tiny_net() -> Problem:
         dropping=net,
         formula=_net_formula,
         units=HIDDEN,
+        dropped=slice(3 * HIDDEN, 4 * HIDDEN),
         x=x,
         y=_labels(logits, source),
         grid=_square(),

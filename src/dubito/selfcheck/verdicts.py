@@ -1,6 +1,6 @@
 """What each class of answer must be: measures of a posterior against the known answer, and one table of tolerances."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,7 +13,8 @@ from dubito.diagnostics import RHAT_LIMIT
 from dubito.methods.base import Method
 from dubito.posteriors.base import Posterior
 from dubito.prediction import Prediction
-from dubito.selfcheck.problems import RATE, Dropping, Problem, Reference, Spread
+from dubito.selfcheck.masks import RATE, Dropping
+from dubito.selfcheck.problems import Problem, Reference, Spread
 
 MASK_DRAWS = 20_000
 FACTORISED_DRAWS = 4_000
@@ -45,7 +46,7 @@ MEANINGS = {
     "mean-field": "its mean, and the variances of the best factorised Gaussian",
     "point": "on a mode",
     "ensemble": "every member on a mode",
-    "dropout": "on the mode of the likelihood averaged over all masks; mean and variance over masks",
+    "dropout": "on the mode of the likelihood averaged over all masks, and of a learned rate; moments over masks",
     "sparse": "on an optimum of the bound under the log-uniform prior: its zeros, and means and variances of the rest",
     "multiplicative": "on an optimum of the bound whose variances are alpha times squared means",
 }
@@ -126,18 +127,31 @@ def _modes(posterior: Any, problem: Problem, reference: Reference) -> Measured:
     return _compared(found, lambda: posterior.predict(problem.grid, draws=len(posterior)), reference)
 
 
-def _masks(posterior: Posterior, problem: Problem, reference: Reference) -> Measured:
+def _masks(posterior: Any, problem: Problem, reference: Reference) -> Measured:
     """The distance from the mode under dropout, and moments over masks against the sum over all of them."""
     theta = parameters_to_vector(posterior.mean_network().parameters()).detach().double().cpu()
     drawn = posterior.predict(problem.grid, draws=MASK_DRAWS)
     mean, variance = (part[:, -1].double().cpu() for part in (drawn.mean, drawn.epistemic))
-    known, spread = problem.predicted(theta, RATE)
-    ratio = variance / spread
-    made = posterior.about["method"]
-    how = Dropping(RATE, made.get("alpha", 0.0), made.get("draws", 1))
-    found = _biased(torch.cat([problem.gap(theta, how), (mean - known) / spread.sqrt()]))
+    rate = torch.tensor(RATE) if posterior.rates is None else posterior.rates[0, 0]
+    known, spread = problem.predicted(theta, rate)
+    gap, odds = _masked_gap(theta, rate.double(), posterior.about["method"], problem)
+    ratio = torch.cat([variance / spread, odds])
+    found = _biased(torch.cat([gap, (mean - known) / spread.sqrt()]))
     found = found._replace(ratio_low=float(ratio.min()), ratio_high=float(ratio.max()))
     return _compared(found, lambda: drawn, reference)
+
+
+def _masked_gap(theta: Tensor, rate: Tensor, made: Mapping[str, Any], problem: Problem) -> tuple[Tensor, Tensor]:
+    """How far theta lies from the mode, in standard deviations there; a mask's variance p / (1 - p), found to known.
+
+    Where the rate is learned, the mode is that of the bound, with masks relaxed as they were in training.
+    """
+    if "relaxation" not in made:
+        return problem.gap(theta, Dropping(rate, made.get("alpha", 0.0), made.get("draws", 1))), torch.ones(1)
+    centre, best = problem.masked_optimum(theta, rate, made["relaxation"])
+    curvature = problem.curvature(centre, Dropping(best, relaxation=made["relaxation"]))
+    scale: Tensor = torch.linalg.inv(curvature).diagonal().sqrt()
+    return (theta - centre).abs() / scale, (rate / (1 - rate) / (best / (1 - best))).view(1)
 
 
 def _sparse(posterior: Any, problem: Problem, reference: Reference) -> Measured:

@@ -51,7 +51,7 @@ def plans(settings: Settings, n: int) -> dict[str, Plan]:
     }
 
 
-def posterior(name: str, digits: images.Digits, settings: Settings) -> Posterior:
+def posterior(name: str, digits: images.Images, settings: Settings) -> Posterior:
     """One method; kept."""
     plan = plans(settings, len(digits.train.x))[name]
     prior = weight_decay(len(digits.train.x))

@@ -19,9 +19,9 @@ from dubito.nn.nets import AsImage
 from dubito.plots import Series
 from dubito.results import Cell, Figure, Result, Table
 from dubito.studies import sparsity
-from dubito.studies.base import Settings, Study
+from dubito.studies.base import Settings, Study, seeded
+from dubito.studies.images import Images
 from dubito.studies.pieces import answers
-from dubito.studies.sparsity import Images
 
 ALPHAS = (0.0, 0.5, 1.0)
 MASKS = (1, 10, 100)
@@ -59,8 +59,8 @@ def fitted(
         return NETS[name](settings.quick)
 
     return dubito.fit(
-        sparsity.seeded(build, settings.seed), data.train, method, epochs=epochs, batch_size=128,
-        members=1 if settings.quick else MEMBERS, init=lambda seed: sparsity.seeded(build, seed), seed=settings.seed,
+        seeded(build, settings.seed), data.train, method, epochs=epochs, batch_size=128,
+        members=1 if settings.quick else MEMBERS, init=lambda seed: seeded(build, seed), seed=settings.seed,
         device=settings.device, folder=folder, precision="tf32", progress=settings.progress,
     )  # fmt: skip
 

@@ -18,7 +18,7 @@ from dubito import data as sets
 from dubito.data import DataError, DataSet, Split, toys
 from dubito.nn import mlp
 from dubito.results import Cell, Result, Table
-from dubito.studies.base import Plan, Settings, Study, built
+from dubito.studies.base import Plan, Settings, Study, averaged, built
 from dubito.studies.pieces import answers
 
 ALPHAS = (0.0, 0.5, 1.0)
@@ -143,7 +143,7 @@ def _scores(found: Mapping[str, Scores]) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for name, scores in found.items():
         for method, values in scores.items():
-            (nll, nll_error), (rmse, rmse_error) = (_mean(np.array(values)[:, i]) for i in (0, 1))
+            (nll, nll_error), (rmse, rmse_error) = (averaged(np.array(values)[:, i]) for i in (0, 1))
             old = PUBLISHED.get(name, {}).get(method, (None,) * 4)
             label = method if method == HMC else f"alpha {method}"
             rows.append((name, label, nll, nll_error, old[0], old[1], rmse, rmse_error, old[2], old[3]))
@@ -158,15 +158,10 @@ def _differences(found: Mapping[str, Scores]) -> Table:
         base = np.array(scores["0"])
         for alpha in ALPHAS[1:]:
             gap = np.array(scores[f"{alpha:g}"]) - base
-            rows.append((name, f"alpha {alpha:g} - alpha 0", *_mean(gap[:, 0]), *_mean(gap[:, 1])))
+            rows.append((name, f"alpha {alpha:g} - alpha 0", *averaged(gap[:, 0]), *averaged(gap[:, 1])))
     columns = ("data", "difference", "NLL", "s.e.", "RMSE", "s.e. of RMSE")
     note = "Paired over splits: below 0 is better than MC dropout."
     return Table("Paired differences", columns, rows, note, formats=dict.fromkeys(columns[2:], "+.3f"))
-
-
-def _mean(values: "np.ndarray[Any, Any]") -> tuple[float, float]:
-    """Mean and standard error."""
-    return float(values.mean()), float(values.std(ddof=1) / math.sqrt(len(values)))
 
 
 STUDY = Study(

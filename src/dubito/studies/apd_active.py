@@ -30,7 +30,7 @@ from dubito.distill import Adversarial, adversarial
 from dubito.methods.base import Method
 from dubito.results import Cell, Figure, Result, Table
 from dubito.studies import images
-from dubito.studies.base import Settings, Study, banded, built
+from dubito.studies.base import Plan, Settings, Study, banded, built
 from dubito.studies.pieces import answers
 from dubito.tasks import Active
 from dubito.tasks.active import Acquisition
@@ -117,21 +117,10 @@ class Recipe:
         )
 
     def _fitted(self, data: Any, seed: int) -> dubito.Posterior:
-        n = len(data[1])
-        make = lambda: network(self.sizes.channels, self.row.method == "dropout")  # noqa: E731
-        return dubito.fit(
-            built(make, Settings(seed=seed)),
-            data,
-            method(self.row.method, n, self.settings.quick),
-            likelihood=dubito.Categorical(),
-            prior=dubito.Normal(std=(START * DECAY) ** -0.5),
-            steps=self.sizes.steps,
-            batch_size=n,
-            seed=seed,
-            device=self.settings.device,
-            precision="tf32",
-            progress=False,
-        )
+        n, alone = len(data[1]), Settings(seed=seed, device=self.settings.device, progress=False)
+        net = built(lambda: network(self.sizes.channels, self.row.method == "dropout"), alone)
+        plan = Plan(method(self.row.method, n, self.settings.quick), net, self.sizes.steps, None, n, "tf32")
+        return plan.fit(data, alone, dubito.Categorical(), dubito.Normal(std=(START * DECAY) ** -0.5))
 
 
 def run(settings: Settings) -> Result:

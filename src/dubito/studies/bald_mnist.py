@@ -6,10 +6,9 @@ the test images answered by 100 passes. Adam 1e-3 on batches of up to 128. The p
 images, with the first 20 labels; neither those nor the test images are ever chosen by an acquisition.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 from torch import Tensor, nn
@@ -19,7 +18,7 @@ from dubito import plots
 from dubito.data import Split
 from dubito.results import Cell, Figure, Result, Table
 from dubito.studies import images
-from dubito.studies.base import Settings, Study, banded, built
+from dubito.studies.base import Plan, Settings, Study, averaged, banded, built
 from dubito.studies.pieces import answers
 from dubito.tasks import Active
 from dubito.tasks.active import Acquisition, labels_needed
@@ -75,19 +74,10 @@ class Recipe:
 
     def __call__(self, data: Any, previous: dubito.Posterior | None, seed: int) -> dubito.Posterior:
         """From scratch, from the labels there are."""
-        return dubito.fit(
-            built(network, Settings(seed=seed)),
-            data,
-            dubito.MCDropout(learning_rate=1e-3, optimiser="adam"),
-            likelihood=dubito.Categorical(),
-            prior=dubito.Normal(std=self.std),
-            steps=self.steps,
-            batch_size=min(128, len(data[1])),
-            seed=seed,
-            device=self.device,
-            precision="tf32",
-            progress=False,
-        )
+        alone = Settings(seed=seed, device=self.device, progress=False)
+        method = dubito.MCDropout(learning_rate=1e-3, optimiser="adam")
+        plan = Plan(method, built(network, alone), self.steps, None, min(128, len(data[1])), "tf32")
+        return plan.fit(data, alone, dubito.Categorical(), dubito.Normal(std=self.std))
 
 
 def run(settings: Settings) -> Result:
@@ -143,7 +133,7 @@ def _sizes(settings: Settings) -> Sizes:
     return QUICK if settings.quick else FULL
 
 
-def _pool(digits: images.Digits, sizes: Sizes) -> Split:
+def _pool(digits: images.Images, sizes: Sizes) -> Split:
     return Split(digits.train.x[: sizes.pool], digits.train.y[: sizes.pool])
 
 
@@ -154,8 +144,8 @@ def needs(found: Mapping[str, Any]) -> list[int | None]:
 
 def interval(counts: Sequence[int]) -> tuple[float, float]:
     """95 % interval of the mean over runs, by Student's t."""
-    half = _T_95[len(counts)] * stdev(counts) / math.sqrt(len(counts))
-    return mean(counts) - half, mean(counts) + half
+    middle, error = averaged(counts)
+    return middle - _T_95[len(counts)] * error, middle + _T_95[len(counts)] * error
 
 
 def _reached(needed: Sequence[Sequence[int | None]], which: int) -> list[int] | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dubito.config import to_dict
@@ -27,6 +28,9 @@ from dubito.runtime import Precision, alone
 def slug(name: str) -> str:
     """A name as that of a file."""
     return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
+
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -125,8 +129,13 @@ class Gathered:
 
 
 def built(factory: Callable[[], nn.Module], settings: Settings) -> nn.Module:
+    """A fresh network for a study."""
+    return seeded(factory, settings.seed)
+
+
+def seeded(factory: Callable[[], nn.Module], seed: int) -> nn.Module:
     """A fresh network whose first weights depend on the seed alone."""
-    with isolated(settings.seed, "study"):
+    with isolated(seed, "study"):
         return factory()
 
 
@@ -154,6 +163,12 @@ def mixing(posterior: Posterior, x: Tensor) -> float:
     rhat = summarise(paths).rhat
     moved = rhat[~np.isnan(rhat)]
     return float(np.median(moved)) if moved.size else math.inf
+
+
+def averaged(values: Sequence[float] | Floats) -> tuple[float, float]:
+    """Mean and standard error of several runs."""
+    held = np.asarray(values, dtype=np.float64)
+    return float(held.mean()), float(held.std(ddof=1) / len(held) ** 0.5)
 
 
 def banded(label: str, x: Sequence[float], runs: Sequence[Sequence[float]]) -> Series:

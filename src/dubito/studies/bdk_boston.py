@@ -8,7 +8,7 @@ learned; inputs and targets are standardised by the training rows, and log-likel
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from statistics import mean, stdev
+from statistics import mean
 from typing import NamedTuple
 
 import dubito
@@ -19,7 +19,7 @@ from dubito.nn import mlp
 from dubito.posteriors.base import Posterior
 from dubito.results import Result, Table
 from dubito.schedules import StepDecay
-from dubito.studies.base import Plan, Settings, Study, against_published, built
+from dubito.studies.base import Plan, Settings, Study, against_published, averaged, built
 from dubito.studies.digits import options
 from dubito.studies.pieces import answers
 
@@ -88,7 +88,7 @@ def _rows(split: int, settings: Settings) -> tuple[Split, Split]:
 def _error(scores: Sequence[Scores]) -> str:
     if len(scores) < 2:
         return "one split"
-    return f"± {stdev(s.log_lik for s in scores) / math.sqrt(len(scores)):.3f} standard error"
+    return f"± {averaged([s.log_lik for s in scores])[1]:.3f} standard error"
 
 
 def _table(found: dict[str, list[Scores]]) -> Table:

@@ -18,27 +18,32 @@ _LABELS = {"notmnist": "notMNIST", "omniglot": "Omniglot", "cifar10bw": "CIFAR10
            "kmnist": "KMNIST"}  # fmt: skip
 
 
-class Digits(NamedTuple):
-    """Digits as (N, 1, 28, 28) in [0, 1]."""
+class Images(NamedTuple):
+    """Rows to learn from, to choose by and to judge by."""
 
     train: Split
     validation: Split
     test: Split
 
-    def scaled(self, low: float, high: float) -> "Digits":
+    def scaled(self, low: float, high: float) -> "Images":
         """The same in another range."""
-        return Digits(*(Split(rescaled(part.x, low, high), part.y) for part in self))
+        return Images(*(Split(rescaled(part.x, low, high), part.y) for part in self))
+
+    def whole(self) -> "Images":
+        """With the validation rows among the training rows, once all is chosen."""
+        parts = zip(self.train, self.validation, strict=True)
+        return self._replace(train=Split(*(torch.cat(pair) for pair in parts)))
 
 
-def digits(settings: Settings) -> Digits:
-    """MNIST: the first 50,000 to learn from, the last 10,000 for validation, and its test half."""
+def digits(settings: Settings) -> Images:
+    """MNIST as (N, 1, 28, 28) in [0, 1]: 50,000 to learn from, the last 10,000 for validation, its test half."""
     if settings.quick:
         train, test = (load("digits").part(part) for part in ("train", "test"))
         near, held = (Split(enlarged(x), y) for x, y in (train, test))
-        return Digits(Split(near.x[:400], near.y[:400]), Split(near.x[400:600], near.y[400:600]), held)
+        return Images(Split(near.x[:400], near.y[:400]), Split(near.x[400:600], near.y[400:600]), held)
     found = load("mnist")
     train, test = found.part("train"), found.part("test")
-    return Digits(Split(train.x[:FITTED], train.y[:FITTED]), Split(train.x[FITTED:], train.y[FITTED:]), test)
+    return Images(Split(train.x[:FITTED], train.y[:FITTED]), Split(train.x[FITTED:], train.y[FITTED:]), test)
 
 
 class Others(NamedTuple):

@@ -20,9 +20,9 @@ from dubito.results import Cell, Result, Table
 from dubito.rng import generator
 from dubito.schedules import Linear, Rise
 from dubito.studies import sparsity
-from dubito.studies.base import Settings, Study, against_published, gather
+from dubito.studies.base import Settings, Study, against_published, gather, seeded
+from dubito.studies.images import Images
 from dubito.studies.pieces import answers
-from dubito.studies.sparsity import Images
 
 CLASSES = 10
 DRAWS = 10
@@ -36,8 +36,7 @@ def shuffled(data: Images, seed: int) -> Images:
     def drawn(part: Split, name: str) -> Split:
         return Split(part.x, torch.randint(CLASSES, (len(part.x),), generator=generator("cpu", seed, "labels", name)))
 
-    parts = {"train": data.train, "validation": data.validation, "test": data.test}
-    return Images(**{name: drawn(part, name) for name, part in parts.items()})
+    return Images(**{name: drawn(part, name) for name, part in data._asdict().items()})
 
 
 def network(name: str, quick: bool) -> nn.Module:
@@ -73,7 +72,7 @@ def memorised(name: str, label: str, settings: Settings) -> list[float | None]:
     data = shuffled(sparsity.images(name, settings), settings.seed)
     method, epochs = methods(settings.quick)[label]
     posterior = dubito.fit(
-        sparsity.seeded(partial(network, name, settings.quick), settings.seed), data.train, method, epochs=epochs,
+        seeded(partial(network, name, settings.quick), settings.seed), data.train, method, epochs=epochs,
         batch_size=100, seed=settings.seed, device=settings.device, folder=settings.folder(f"{name} {label}"),
         precision="tf32", progress=settings.progress,
     )  # fmt: skip

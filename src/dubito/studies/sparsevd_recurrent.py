@@ -17,8 +17,7 @@ from dubito.data import Split
 from dubito.results import Cell, Result, Table
 from dubito.rng import generator
 from dubito.schedules import Linear, Rise
-from dubito.studies import sparsity
-from dubito.studies.base import Settings, Study
+from dubito.studies.base import Settings, Study, seeded
 
 LENGTH = 20
 
@@ -64,7 +63,7 @@ def run(settings: Settings) -> Result:
     found: dict[str, dubito.Posterior] = {}
     for name, (method, epochs) in methods(settings.quick).items():
         found[name] = dubito.fit(
-            sparsity.seeded(lambda: Recurrent(hidden), settings.seed), train, method, epochs=epochs, batch_size=100,
+            seeded(lambda: Recurrent(hidden), settings.seed), train, method, epochs=epochs, batch_size=100,
             seed=settings.seed, device=settings.device, progress=settings.progress, callback=records.append,
         )  # fmt: skip
         net = found[name].mean_network()

@@ -16,9 +16,9 @@ from dubito.plots import Series
 from dubito.results import Cell, Figure, Result, Table
 from dubito.schedules import Linear
 from dubito.studies import sparsity
-from dubito.studies.base import Settings, Study
+from dubito.studies.base import Settings, Study, seeded
+from dubito.studies.images import Images
 from dubito.studies.pieces import ahead
-from dubito.studies.sparsity import Images
 
 WIDTHS = (0.25, 0.5, 1.0)
 
@@ -39,7 +39,7 @@ def fitted(width: float, data: Images, settings: Settings) -> tuple[dubito.Poste
         "progress": settings.progress,
     }
     places = [settings.folder(f"{part} {width:g}") for part in ("plain", "sparse")]
-    start = sparsity.seeded(partial(network, width, quick), settings.seed)
+    start = seeded(partial(network, width, quick), settings.seed)
     first = dubito.MAP(learning_rate=1e-3, schedule="linear")
     plain = dubito.fit(start, data.train, first, epochs=2 if quick else 60, folder=places[0], **options)
     second = dubito.SparseVD(learning_rate=1e-2 if quick else 1e-4, schedule=Linear(0.5), init_std=5.5e-4)

@@ -25,9 +25,10 @@ from dubito.posteriors.samples import SamplesPosterior
 from dubito.posteriors.sparse import SparsePosterior
 from dubito.priors import PriorLike
 from dubito.results import Cell, Figure, Table
-from dubito.rng import generator, isolated
+from dubito.rng import generator
 from dubito.runs import history
-from dubito.studies.base import Settings, gather
+from dubito.studies.base import Settings, gather, seeded
+from dubito.studies.images import Images
 
 SHARES = (
     0.0, 0.5, 0.75, 0.9, 0.95, 0.97, 0.98, 0.9825, 0.9855, 0.9875, 0.99, 0.9925, 0.995, 0.9965, 0.997, 0.998,
@@ -36,22 +37,11 @@ VALIDATION = 5000
 PRIOR: dict[str, PriorLike] = {"*bias": dubito.Point(), "*": dubito.FanIn()}  # biases have none, as in the paper
 
 
-@dataclass(frozen=True, eq=False)
-class Images:
-    """Training, validation and test rows, the mean training image taken off."""
-
-    train: Split
-    validation: Split
-    test: Split
-
-    def whole(self) -> "Images":
-        """With the validation rows among the training rows, once all is chosen."""
-        parts = zip(self.train, self.validation, strict=True)
-        return replace(self, train=Split(*(torch.cat(pair) for pair in parts)))
-
-
 def images(name: str, settings: Settings) -> Images:
-    """A data set with validation rows taken from its training part; 8 x 8 digits where the run is quick."""
+    """A data set with validation rows taken from its training part, the mean training image taken off.
+
+    8 x 8 digits where the run is quick.
+    """
     held = gather(["digits" if settings.quick else name])
     found = next(iter(held.sets.values()))
     train, test = found.part("train"), found.part("test")
@@ -106,12 +96,6 @@ def fitted(
     return posterior, told if folder is None else history(folder)
 
 
-def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """A network whose first weights depend on the seed alone."""
-    with isolated(seed, "study"):
-        return build()
-
-
 @dataclass(frozen=True)
 class Outcome:
     """One network: how sparse, errors on validation and test rows, zeros by layer, and the size of its file."""
@@ -163,13 +147,11 @@ def chosen_share(posterior: Posterior, data: Images) -> float:
 
 def member(posterior: Posterior, index: int) -> Posterior:
     """One seed of several by itself; a plain network is a Gaussian without width."""
-    if isinstance(posterior, GaussianPosterior):
+    if isinstance(posterior, GaussianPosterior | DropoutPosterior):
         return posterior.member(index)
-    if not isinstance(posterior, SamplesPosterior | DropoutPosterior):
-        raise ValueError(f"{type(posterior).__name__} has no members to take apart")
+    if not isinstance(posterior, SamplesPosterior):
+        raise ValueError(f"{type(posterior).__name__} has no members to take apart; give a Gaussian or stored networks")
     theta, buffers = posterior.samples.get([index])
-    if isinstance(posterior, DropoutPosterior):
-        return DropoutPosterior.of(posterior.net, posterior.likelihood, theta, buffers)
     return GaussianPosterior(posterior.net, posterior.likelihood, theta, torch.zeros_like(theta), buffers)
 
 

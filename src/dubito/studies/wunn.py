@@ -35,14 +35,14 @@ def plans(settings: Settings, n: int) -> dict[str, Plan]:
     }
 
 
-def fitted(chosen: Mapping[str, Plan], digits: images.Digits, settings: Settings) -> dict[str, Posterior]:
+def fitted(chosen: Mapping[str, Plan], digits: images.Images, settings: Settings) -> dict[str, Posterior]:
     """Every network on the training digits; all studies take them from one folder."""
     shared = settings.beside("wunn")
     ahead(_made, {name: (name,) for name in chosen}, shared)
     return {name: _posterior(name, plan, digits, shared) for name, plan in chosen.items()}
 
 
-def _posterior(name: str, plan: Plan, digits: images.Digits, settings: Settings) -> Posterior:
+def _posterior(name: str, plan: Plan, digits: images.Images, settings: Settings) -> Posterior:
     train = (digits.train.x.flatten(1), digits.train.y)
     return plan.fit(train, settings, dubito.Categorical(), PRIORS.get(name), folder=settings.folder(name))
 

@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 import dubito
 from dubito import plots
@@ -23,10 +21,8 @@ from dubito.posteriors.base import Posterior
 from dubito.posteriors.gaussian import GaussianPosterior
 from dubito.priors import PriorSpec
 from dubito.results import Cell, Figure, Result, Table
-from dubito.studies.base import Settings, Study, against_published, built, gather
+from dubito.studies.base import Floats, Settings, Study, against_published, averaged, built, gather
 from dubito.studies.pieces import answers
-
-Floats = NDArray[np.float64]
 
 WIDTHS = (400, 800, 1200)
 SEEDS = {400: 3, 800: 3, 1200: 5}
@@ -201,7 +197,7 @@ def _plain(found: Mapping[str, Mapping[int, Floats]]) -> dict[str, Any]:
 def _against(drawn: Mapping[str, Mapping[int, Floats]]) -> Table:
     rows = [
         (f"{method}, {width} units", PUBLISHED[method][WIDTHS.index(width)] if width in WIDTHS else None,
-         float(row.mean()), f"standard error {_error(row):.3f}, {len(row)} seeds")
+         averaged(row)[0], f"standard error {averaged(row)[1]:.3f}, {len(row)} seeds")
         for method, by in drawn.items() for width, row in by.items()
     ]  # fmt: skip
     table = against_published("Test error in percent", rows)
@@ -210,7 +206,7 @@ def _against(drawn: Mapping[str, Mapping[int, Floats]]) -> Table:
 
 def _means(drawn: Mapping[str, Mapping[int, Floats]], still: Mapping[str, Mapping[int, Floats]]) -> Table:
     rows: list[tuple[Cell, ...]] = [
-        (method, width, *(f(kept[method][width]) for kept in (drawn, still) for f in (_mean, _error)))
+        (method, width, *averaged(drawn[method][width]), *averaged(still[method][width]))
         for method in drawn
         for width in drawn[method]
     ]
@@ -226,7 +222,7 @@ def _paired(drawn: Mapping[str, Mapping[int, Floats]]) -> Table:
         for width, row in drawn[method].items():
             if method != "BBB, mixture":
                 gap = row - drawn["BBB, mixture"][width]
-                rows.append((method, width, float(gap.mean()), _error(gap), int((gap > 0).sum()), len(gap)))
+                rows.append((method, width, *averaged(gap), int((gap > 0).sum()), len(gap)))
     columns = ("method", "units", "error minus the mixture's", "s.e.", "seeds behind it", "seeds")
     formats = {columns[2]: "+.3f", "s.e.": ".3f"}
     return Table("Paired with the scale mixture, seed by seed", columns, rows, formats=formats)
@@ -239,33 +235,20 @@ def _tried(rows: list[tuple[Cell, ...]]) -> Table:
 
 def _figure(drawn: Mapping[str, Mapping[int, Floats]]) -> Figure:
     widths = [str(w) for w in next(iter(drawn.values()))]
-    series = [
-        plots.Series(
-            method,
-            [float(r.mean()) for r in by.values()],
-            low=[float(r.mean()) - _error(r) for r in by.values()],
-            high=[float(r.mean()) + _error(r) for r in by.values()],
-        )
-        for method, by in drawn.items()
-    ]
+    series = []
+    for method, by in drawn.items():
+        middle, error = np.array([averaged(row) for row in by.values()]).T
+        series.append(plots.Series(method, middle, low=middle - error, high=middle + error))
     return plots.bars("error", "Test error by hidden units", widths, series, y_label="error, %")
 
 
 def _summary(drawn: Mapping[str, Mapping[int, Floats]], data: Images) -> str:
     width = list(drawn["BBB, mixture"])[-1]
-    words = [f"{m} {float(by[width].mean()):.2f} ± {_error(by[width]):.2f}" for m, by in drawn.items()]
+    words = ["{} {:.2f} ± {:.2f}".format(m, *averaged(by[width])) for m, by in drawn.items()]
     return (
         f"At {width} units, in percent of {len(data.test.y):,} test images, mean and standard error over seeds: "
         f"{', '.join(words)}."
     )
-
-
-def _mean(row: Floats) -> float:
-    return float(row.mean())
-
-
-def _error(row: Floats) -> float:
-    return float(row.std(ddof=1) / len(row) ** 0.5)
 
 
 def _words(config: Config) -> str:
@@ -273,12 +256,6 @@ def _words(config: Config) -> str:
     if isinstance(config.method, dubito.Variational):
         fields["init_std"] = config.method.init_std
     return ", ".join(f"{k} {v:.3g}" if isinstance(v, float) else str(v) for k, v in fields.items())
-
-
-def member(posterior: GaussianPosterior, index: int) -> GaussianPosterior:
-    """One seed alone."""
-    one: dict[str, Tensor] = {"mean": posterior.mean[index : index + 1], "std": posterior.std[index : index + 1]}
-    return replace(posterior, **one)  # type: ignore[arg-type]
 
 
 STUDY = Study(

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from dubito import plots
 from dubito.compress.prune import SHARES, pruning
@@ -16,10 +15,8 @@ from dubito.posteriors.gaussian import GaussianPosterior
 from dubito.posteriors.samples import SamplesPosterior
 from dubito.results import Cell, Figure, Result, Table
 from dubito.studies import wunn_mnist
-from dubito.studies.base import Settings, Study, against_published
-from dubito.studies.wunn_mnist import Images, member
-
-Floats = NDArray[np.float64]
+from dubito.studies.base import Floats, Settings, Study, against_published, averaged
+from dubito.studies.wunn_mnist import Images
 
 PUBLISHED = (1.24, 1.24, 1.24, 1.29, 1.39)
 DRAWN, STILL = 2, 3  # where a row of compress.pruning has the error of draws and of the mean network
@@ -39,7 +36,7 @@ def curve(posterior: GaussianPosterior, data: Images) -> Floats:
     """Error in percent of draws and of the mean network for every seed and share, (seeds, shares, 2)."""
     found = []
     for index in range(len(posterior)):
-        result = pruning({"": member(posterior, index)}, data.test, SHARES, wunn_mnist.DRAWS)
+        result = pruning({"": posterior.member(index)}, data.test, SHARES, wunn_mnist.DRAWS)
         found.append([[100 * row[DRAWN], 100 * row[STILL]] for row in result.numbers[""]])
     return np.array(found)
 
@@ -52,7 +49,7 @@ def run(settings: Settings) -> Result:
     frozen, _ = wunn_mnist.chosen(shared)
     held = {m: prunable(wunn_mnist.final(m, n, width, shared)) for m, n in frozen.items() if m != "Dropout"}
     curves = {method: curve(posterior, data) for method, posterior in held.items()}
-    ratios = {method: member(p, 0) for method, p in held.items() if method != "SGD"}
+    ratios = {method: p.member(0) for method, p in held.items() if method != "SGD"}
     spread = pruning(ratios, (data.test.x[:10], data.test.y[:10]), (0.0,), 1).figures[1:]
     return Result(
         STUDY.name,
@@ -66,17 +63,17 @@ def run(settings: Settings) -> Result:
 
 
 def _against(found: Floats) -> Table:
-    rows = [
-        (f"{share:.0%} removed", old, float(found[:, i, 1].mean()), f"standard error {_error(found[:, i, 1]):.3f}")
-        for i, (share, old) in enumerate(zip(SHARES, PUBLISHED, strict=True))
-    ]
+    rows = []
+    for i, (share, old) in enumerate(zip(SHARES, PUBLISHED, strict=True)):
+        middle, error = averaged(found[:, i, 1])
+        rows.append((f"{share:.0%} removed", old, middle, f"standard error {error:.3f}"))
     return against_published("Test error in percent of the mean network, scale mixture", rows)
 
 
 def _table(method: str, found: Floats, posterior: GaussianPosterior) -> Table:
     weights = posterior.net.layout.size
     rows: list[tuple[Cell, ...]] = [
-        (f"{share:.0%}", round((1 - share) * weights), *(value for one in _columns(found, i) for value in _both(one)))
+        (f"{share:.0%}", round((1 - share) * weights), *(cell for one in _columns(found, i) for cell in averaged(one)))
         for i, share in enumerate(SHARES)
     ]
     columns = ("removed", "weights left", "draws", "s.e.", "mean network", "s.e. ", "cost", "s.e.  ")
@@ -89,14 +86,6 @@ def _columns(found: Floats, share: int) -> tuple[Floats, Floats, Floats]:
     return found[:, share, 0], found[:, share, 1], found[:, share, 1] - found[:, 0, 1]
 
 
-def _both(values: Floats) -> tuple[float, float]:
-    return float(values.mean()), _error(values)
-
-
-def _error(values: Floats) -> float:
-    return float(values.std(ddof=1) / len(values) ** 0.5)
-
-
 def _figure(curves: dict[str, Floats]) -> Figure:
     series = [
         plots.Series(method, found[:, :, 1].mean(0), list(SHARES), found[:, :, 1].min(0), found[:, :, 1].max(0))
@@ -107,10 +96,10 @@ def _figure(curves: dict[str, Floats]) -> Figure:
 
 
 def _summary(found: Floats) -> str:
-    cost = found[:, SHARES.index(0.95), 1] - found[:, 0, 1]
+    cost, error = averaged(found[:, SHARES.index(0.95), 1] - found[:, 0, 1])
     return (
-        f"Without 95 % of its weights the mean network of the scale mixture errs by {cost.mean():+.3f} points "
-        f"(standard error {_error(cost):.3f}, {len(cost)} seeds) against the whole one."
+        f"Without 95 % of its weights the mean network of the scale mixture errs by {cost:+.3f} points "
+        f"(standard error {error:.3f}, {len(found)} seeds) against the whole one."
     )
 
 

@@ -95,7 +95,7 @@ def _figure(found: Mapping[str, Posterior], data: Split, settings: Settings) -> 
     for name, posterior in found.items():
         low, median, high = quartiles(posterior, x[:, None], settings.seed)
         bands = [plots.Band("between quartiles", low, high)] if (high > low).any() else []
-        pictures[name] = plots.bands("band", name, x.numpy(), median, bands, points=points, truth=truth)
+        pictures[name] = plots.bands("band", name, x.numpy(), median, bands, points=points, truth=truth, line="median")
     return plots.panels("bands", "Medians and quartiles", pictures)
 
 

@@ -1,5 +1,6 @@
 """What doubt is for: tasks that take any posterior, or several side by side, and return a `Result`."""
 
+from dubito.tasks import bandit
 from dubito.tasks.active import Active, Known, Oracle, Person, Waiting
 from dubito.tasks.attack import FGSM, PGD, Attack, Robustness, TargetedFGSM, Trajectory
 from dubito.tasks.base import SCORES, Data, Loop, Refit, Score, Task, doubt
@@ -26,5 +27,6 @@ __all__ = [
     "Task",
     "Trajectory",
     "Waiting",
+    "bandit",
     "doubt",
 ]
