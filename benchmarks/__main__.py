@@ -21,6 +21,7 @@ NAMES = {
         "predict_draws": "benchmarks.predict_draws",
         "ensemble_side_by_side": "benchmarks.ensemble_side_by_side",
         "stored_chain": "benchmarks.stored_chain",
+        "distilled_chain": "benchmarks.distilled_chain",
         "estimator_gap": "benchmarks.estimator_gap",
         "variational_steps": "benchmarks.variational_steps",
         "ood_evaluation": "benchmarks.ood_evaluation",

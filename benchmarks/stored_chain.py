@@ -18,7 +18,7 @@ def run(where: Where) -> bool:
     """Opens in under a second and predicts within 500 MiB of anonymous memory beyond torch itself."""
     samples = where.pick(SAMPLES, 20)
     with tempfile.TemporaryDirectory() as place:
-        _write(Path(place) / "chain", samples)
+        write_chain(Path(place) / "chain", samples)
         child = subprocess.run([sys.executable, "-m", "benchmarks.stored_chain", place + "/chain"], check=True,
                                capture_output=True, text=True)  # fmt: skip
     opened, memory, predicted = map(float, child.stdout.split())
@@ -34,7 +34,8 @@ def run(where: Where) -> bool:
     return report(where, "stored-chain", f"{samples:,} stored samples of 79,510 weights", "", values, claims)
 
 
-def _write(path: Path, samples: int) -> None:
+def write_chain(path: Path, samples: int) -> None:
+    """A chain of 784-100-10 on disk, around one point."""
     net = dubito.Net(fcnn1())
     manifest = {**describe(net, dubito.Categorical(), "samples", {}), "form": "chains"}
     shelf = SampleFolder(path, manifest)
@@ -46,7 +47,8 @@ def _write(path: Path, samples: int) -> None:
     shelf.publish()
 
 
-def _anonymous() -> float:
+def anonymous() -> float:
+    """MiB of this process that lie in no file."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("RssAnon")).split()[1]) / 1024
 
@@ -57,11 +59,11 @@ def _measure(path: str) -> None:
 
     x = torch.rand(1_000, 784, generator=torch.Generator().manual_seed(1))
     torch.nn.functional.linear(x, torch.rand(100, 784)).relu_()
-    before, start = _anonymous(), time.perf_counter()
+    before, start = anonymous(), time.perf_counter()
     posterior = dubito.load(path, device="cpu")
     opened, start = time.perf_counter() - start, time.perf_counter()
     posterior.predict(x, draws=len(posterior))
-    print(opened, _anonymous() - before, time.perf_counter() - start)
+    print(opened, anonymous() - before, time.perf_counter() - start)
 
 
 if __name__ == "__main__":

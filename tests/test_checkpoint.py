@@ -43,6 +43,14 @@ def test_any_state_comes_back_bit_for_bit(tmp_path):
     assert os.listdir(tmp_path) == ["c.safetensors"]
 
 
+def test_tensors_begin_where_fresh_ones_do(tmp_path):
+    """Else a resumed run could round otherwise than one that was never stopped."""
+    before = {str(i): torch.randn(i + 5) for i in range(8)}
+    checkpoint.write(tmp_path / "c", before, {})
+    after, _ = checkpoint.read(tmp_path / "c", before)
+    assert all(tensor.data_ptr() % 64 == 0 for tensor in after.values())
+
+
 def test_views_and_transposed_tensors_are_written_as_they_look(tmp_path):
     path = tmp_path / "c.safetensors"
     base = torch.arange(6.0).view(2, 3)

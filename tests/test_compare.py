@@ -66,3 +66,12 @@ def test_regression_has_no_agreement():
 def test_nothing_to_compare():
     with pytest.raises(ValueError, match="nothing to compare"):
         dubito.compare({}, (torch.zeros(1, 1), torch.zeros(1)))
+
+
+def test_what_cannot_stand_side_by_side(shown):
+    posteriors, x, y = shown
+    line = dubito.fit(nn.Linear(2, 1), (x, x[:, 0]), dubito.MAP(), steps=1, **QUIET)
+    with pytest.raises(ValueError, match="'line' and 'chain' answer different questions"):
+        dubito.compare({"chain": posteriors["chain"], "line": line}, (x, y))
+    with pytest.raises(ValueError, match=r"pass data as \(x, y\)"):
+        dubito.compare(posteriors, x)

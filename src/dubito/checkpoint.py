@@ -26,7 +26,9 @@ def read(path: Path, like: Any) -> tuple[Any, dict[str, Any]]:
     try:
         with safe_open(path, framework="pt") as file:
             notes = json.loads(file.metadata()["notes"])
-            leaves = [file.get_tensor(keystr(key)).to(leaf.device) for key, leaf in named]
+            # Copies, because tensors lie anywhere in a file, and sums of tensors that do not begin at multiples of 64
+            # bytes may be rounded otherwise than before.
+            leaves = [file.get_tensor(keystr(key)).to(leaf.device, copy=True) for key, leaf in named]
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise Damaged(f"{path} is damaged or belongs to another run ({error}); remove it to start over") from error
     for (key, leaf), found in zip(named, leaves, strict=True):

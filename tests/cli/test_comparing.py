@@ -26,3 +26,18 @@ def test_runs_and_distilled_posteriors_side_by_side(dubito, table, in_folder):
 def test_the_first_folder_must_be_a_run(refused, table):
     table("a.csv", ["u", "class"], [[1, 0]])
     assert "there is no folder nowhere" in refused("compare", "nowhere", "--data", "a.csv")
+
+
+def test_runs_that_see_other_numbers_are_refused(dubito, refused, pet_flags):
+    dubito(*pet_flags, "-q")
+    dubito(*pet_flags[:-1], "raw", "--no-standardise", "-q")
+    assert "raw encodes its rows otherwise than run" in refused("compare", "run", "raw", "--data", "pets.csv")
+    assert "given twice" in refused("compare", "run", "run", "--data", "pets.csv")
+
+
+def test_the_units_of_a_regression_are_told(dubito, table):
+    table("r.csv", ["u", "y"], [[i / 10, 100 * (i % 4) + 0.5] for i in range(20)])
+    fit = ["fit", "--data", "r.csv", "--net", "mlp", "--net-args", '{"sizes": [1, 4, 1]}', "--device", "cpu", "-q"]
+    dubito(*fit, "--method", "map", "--steps", "5", "--folder", "line")
+    shown = dubito("compare", "line", "--data", "r.csv", "--draws", "2", "--device", "cpu").stdout
+    assert "in units of the 111.8 by which training divided them" in " ".join(shown.split())

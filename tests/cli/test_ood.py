@@ -22,3 +22,16 @@ def test_runs_with_other_encodings_are_refused(dubito, refused, pet_flags, table
     dubito(*pet_flags[:-1], "raw", "--no-standardise", "-q")
     said = refused("ood", "run", "raw", "--data", "pets.csv", "--outside", "pets.csv")
     assert "raw encodes its rows otherwise than run" in said
+
+
+def test_a_distilled_posterior_stands_beside_its_run(dubito, refused, pet_flags):
+    import dubito as library
+    from dubito.distill import Mixture
+
+    dubito(*pet_flags[:-1], "many", "--method", "deep_ensemble", "--members", "3", "-q")
+    run = library.load("many", device="cpu")
+    library.distill.mixture(run, Mixture(components=2), progress=False, device="cpu").save("small")
+    dubito("ood", "many", "small", "--data", "pets.csv", "--outside", "pets.csv", "--draws", 5, "--limit", 9, "-q")
+    assert set(Result.load("ood/ood.json").numbers["accuracy"]) == {"many", "small"}
+    assert "not made by dubito fit" in refused("ood", "small", "many", "--data", "pets.csv", "--outside", "pets.csv")
+    assert "given twice" in refused("ood", "many", "./many", "--data", "pets.csv", "--outside", "pets.csv")

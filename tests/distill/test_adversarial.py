@@ -106,6 +106,20 @@ def test_a_chain_on_disk_is_read_by_row_and_gives_the_same(classifier, tmp_path,
     torch.testing.assert_close(weights(adversarial(chain, SMALL, steps=3, **QUIET)), weights(resident))
 
 
+@pytest.mark.parametrize("scaled", [True, False])
+def test_the_game_sees_standardised_weights_or_raw_ones(known, scaled):
+    theta, device = known.posterior.thetas(10_000), torch.device("cpu")
+    held = bank.Bank(known.posterior.samples, bank.standard(known.posterior.samples, device, scaled))
+    seen = torch.cat(list(held.pieces()))
+    assert torch.equal(held.take(torch.tensor([5, 0])), seen[[5, 0]])
+    if scaled:
+        torch.testing.assert_close(seen.mean(0), torch.zeros(10), atol=1e-5, rtol=0)
+        torch.testing.assert_close(seen.std(0), torch.ones(10))
+        torch.testing.assert_close(held.standard.outward(seen), theta)
+    else:
+        assert torch.equal(seen, theta)
+
+
 def test_raw_weights_start_where_the_generator_does(known):
     raw = adversarial(known.posterior, Adversarial(noise=4, widths=(8,), standardise=False), steps=1, **QUIET)
     scaled = adversarial(known.posterior, Adversarial(noise=4, widths=(8,)), steps=1, **QUIET)
@@ -117,6 +131,22 @@ def test_the_global_generator_is_left_alone(classifier):
     before = torch.get_rng_state()
     adversarial(classifier[0], SMALL, steps=2, **QUIET)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_what_does_not_fit_is_refused_with_the_cure(classifier):
+    teacher, x, _ = classifier
+    with pytest.raises(ValueError, match=r"give distill\.Adversarial"):
+        adversarial(teacher, dubito.distill.Mixture(), steps=1, **QUIET)
+    with pytest.raises(ValueError, match=r"pass it as \(x, y\)"):
+        adversarial(teacher, SMALL, steps=1, validation=x, **QUIET)
+
+
+@pytest.mark.parametrize("method", ["deep_ensemble", "variational"])
+def test_any_distribution_over_weights_can_teach(classifier, method):
+    _, x, y = classifier
+    net = nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 2))
+    other = dubito.fit(net, (x, y), method, steps=5, **QUIET)
+    assert adversarial(other, SMALL, steps=2, **QUIET).predict(x, draws=3).probs.shape == (60, 2)
 
 
 def test_nothing_to_do_is_an_error(classifier):

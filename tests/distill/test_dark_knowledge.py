@@ -97,6 +97,25 @@ def test_a_regression_student_learns_mean_and_total_variance():
         dark_knowledge(teacher, x, steps=1, **QUIET)
 
 
+def test_a_teacher_with_noise_outputs_has_a_student_of_its_own_shape():
+    x = torch.linspace(-1, 1, 20).unsqueeze(1)
+    likelihood = dubito.Gaussian.heteroscedastic()
+    teacher = dubito.fit(nn.Linear(1, 2), (x, x[:, 0]), "deep_ensemble", likelihood=likelihood, steps=3, **QUIET)
+    assert dark_knowledge(teacher, x, steps=2, **QUIET).predict(x).mean.shape == (20, 1)
+
+
+def test_students_and_inputs_that_do_not_fit_are_refused(classifier):
+    teacher, x, _ = classifier
+    wide = net(5), r"outputs of \(5,\) where its teacher's ask for \(2,\)"
+    for student, says in (wide, (nn.Linear(4, 2), "does not accept rows")):
+        with pytest.raises(ValueError, match=says):
+            dark_knowledge(teacher, x, DarkKnowledge(student=student), steps=1, **QUIET)
+    with pytest.raises(ValueError, match="does not accept rows"):
+        dark_knowledge(teacher, x[:, :2], steps=1, **QUIET)
+    with pytest.raises(ValueError, match=r"give distill\.DarkKnowledge"):
+        dark_knowledge(teacher, x, dubito.distill.Mixture(), steps=1, **QUIET)
+
+
 def test_the_gaussian_loss_is_least_at_the_mixtures_moments():
     means, variances = torch.tensor([[[1.0]], [[3.0]]]), torch.tensor([[[0.5]], [[1.5]]])
     mu, v = torch.tensor([[2.0]], requires_grad=True), torch.tensor([[2.0]], requires_grad=True)

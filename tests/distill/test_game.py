@@ -124,3 +124,53 @@ def test_adam_in_plain_operations_is_the_fused_one():
 def test_wrong_settings_say_so(wrong, said):
     with pytest.raises(ValueError, match=said):
         Adversarial(**wrong)
+
+
+def textbook_critic_loss(objective, game, parameters, real, fake, share):
+    """Losses as the papers write them, with slopes at mixed vectors by autograd."""
+
+    def score(x):
+        return game.critic.scores(parameters, game.critic.first(parameters, x))
+
+    if objective == "gan":
+        ones, zeros = torch.ones(len(real), dtype=real.dtype), torch.zeros(len(fake), dtype=fake.dtype)
+        entropy = torch.nn.functional.binary_cross_entropy_with_logits
+        return entropy(score(real), ones) + entropy(score(fake), zeros)
+    loss = score(fake).mean() - score(real).mean()
+    if objective == "wgan-gp":
+        mixed = ((1 - share) * real + share * fake).requires_grad_()
+        (slope,) = torch.autograd.grad(score(mixed).sum(), mixed, create_graph=True)
+        loss = loss + 10 * (slope.norm(dim=1) - 1).square().mean()
+    return loss
+
+
+@pytest.mark.parametrize("objective", ["wgan-gp", "wgan", "gan"])
+def test_one_round_by_the_textbook(objective):
+    """A step of the critic and one of the generator, by torch's optimisers on losses written out in weight space."""
+    settings = Adversarial(objective=objective, noise=3, widths=(6, 5), batch_size=7, critic_steps=1, averaging=0.0)
+    game = Game(settings, ((2, 3), (4,)))
+    state = game.init(Rng(0), LIKE)
+    inputs = game.inputs(Rng(1), 20, LIKE, Tick(torch.tensor(0), 10, Rng(1)))
+    rows = Rng(2).normal_(torch.empty(20, 10, dtype=torch.float64), "rows")
+    critic, generator = ({n: p.clone().requires_grad_() for n, p in s.items()} for s in (state.critic, state.generator))
+    by = torch.optim.RMSprop if objective == "wgan" else torch.optim.Adam
+    rates = {"wgan-gp": (1e-4, (0.5, 0.9)), "wgan": (5e-5, None), "gan": (2e-4, (0.5, 0.999))}
+    rate, betas = rates[objective]
+    options = {"lr": rate, "eps": 1e-8} | ({"alpha": 0.99} if betas is None else {"betas": betas})
+    for_critic, for_generator = by(critic.values(), **options), by(generator.values(), **options)
+
+    fake = game.generator(state.generator, inputs.z[0])
+    textbook_critic_loss(objective, game, critic, rows[inputs.rows[0]], fake, inputs.share[0]).backward()
+    for_critic.step()
+    with torch.no_grad():
+        for p in critic.values() if objective == "wgan" else ():
+            p.clamp_(-0.01, 0.01)
+    made = game.generator(generator, inputs.z[1])
+    scores = game.critic.scores(critic, game.critic.first(critic, made))
+    (-scores.sigmoid().log().mean() if objective == "gan" else -scores.mean()).backward()
+    for_generator.step()
+
+    game.step(state, lambda index: rows[index], inputs)
+    for found, expected in ((state.critic, critic), (state.generator, generator), (state.averaged, generator)):
+        for name, p in expected.items():
+            torch.testing.assert_close(found[name], p.detach(), rtol=1e-9, atol=1e-10)

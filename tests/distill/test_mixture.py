@@ -40,6 +40,10 @@ def test_em_agrees_with_scikit_learn(known):
     assert float(fitted.log_prob(known.posterior.thetas(10_000)).double().mean()) == pytest.approx(
         other.score(theta), abs=1e-3
     )
+    order = other.means_[:, 0].argsort()
+    theirs = (other.weights_[order], other.means_[order], other.covariances_[order] ** 0.5)
+    for mine, peer in zip(ordered(fitted), theirs, strict=True):
+        torch.testing.assert_close(mine.double(), torch.from_numpy(peer), atol=2e-3, rtol=0)
 
 
 def test_draws_have_the_moments_of_the_mixture_and_its_shares(known):

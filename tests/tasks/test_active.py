@@ -4,6 +4,10 @@ import csv
 import itertools
 import json
 import math
+import multiprocessing
+import os
+import signal
+import time
 from collections.abc import Callable
 
 import pytest
@@ -176,6 +180,44 @@ def test_a_killed_run_goes_on_with_the_same_choices(tmp_path, acquisition, stop_
     assert task.run(finished, DATA, folder=tmp_path).numbers == whole and none == []
 
 
+def slowly(data, previous, seed) -> dubito.Posterior:
+    time.sleep(0.05)
+    return refit(data, previous, seed)
+
+
+def child(folder) -> None:
+    torch.set_num_threads(1)
+    TASK.run(slowly, DATA, folder=folder)
+    os._exit(0)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_a_run_killed_by_the_system_goes_on_with_the_same_choices(tmp_path, blocks):
+    whole = TASK.run(refit, DATA).numbers
+    process = multiprocessing.get_context("fork").Process(target=child, args=(tmp_path,))
+    process.start()
+    journal, end = tmp_path / "active.json", time.monotonic() + 60
+    while time.monotonic() < end:
+        if journal.exists() and len(json.loads(journal.read_text())["blocks"]) >= blocks:
+            break
+        time.sleep(0.002)
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert TASK.run(refit, DATA, folder=tmp_path).numbers == whole
+
+
+def test_wrong_answers_of_an_oracle_are_not_noted(tmp_path):
+    task = Active(acquisition="random", batch=2, rounds=1, start=3)
+    for wrong in ([0], ["a", "b", "c"], [0, 1, -1], [0.5, 1.0, 2.0]):
+        with pytest.raises(ValueError, match="the oracle answered"):
+            task.run(refit, {"pool": rows()[0]}, folder=tmp_path, oracle=lambda i, x, n, said=wrong: said)
+    y = rows()[1]
+    found = task.run(refit, {"pool": rows()[0]}, folder=tmp_path, oracle=lambda i, x, n: y[i])
+    assert found.numbers["answers"] == [y[i].tolist() for i in found.numbers["chosen"]]
+
+
 def test_more_rounds_extend_a_run_and_other_settings_are_refused(tmp_path):
     from dataclasses import replace
 
@@ -261,6 +303,10 @@ def test_rows_that_are_no_images_are_written_as_numbers(tmp_path):
     [
         ({"acquisition": "balt"}, DATA, "did you mean 'bald'"),
         ({"batch": 0}, DATA, "batch=0"),
+        ({"draws": 0}, DATA, "draws=0 must be at least 1"),
+        ({"pool_subset": 5}, DATA, "holds no batch of 10"),
+        ({"sharpness": 0.0}, DATA, "sharpness=0.0 must be positive"),
+        ({}, {"poll": rows()}, "did you mean 'pool'"),
         ({"acquisition": "random", "sharpness": 1.0}, DATA, "leave it out"),
         ({}, {"pool": rows()[0]}, "nobody knows the labels"),
         ({"rounds": 100}, DATA, "the pool has 60 rows"),

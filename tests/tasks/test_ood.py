@@ -61,6 +61,15 @@ def test_what_cannot_exist_says_why(shifted):
     assert row[2:] == (None,) * 4
 
 
+def test_a_posterior_without_the_only_score_is_a_dash_beside_others(shifted):
+    data = {"inside": (torch.randn(5, 3), torch.zeros(5).long()), "far": torch.randn(5, 3)}
+    result = OOD(scores=("bald",), bootstrap=5).run({"one": shifted(0.0), "two": shifted(0.0, 1.0)}, data)
+    assert result.numbers["detection"]["far"]["one"] == {} and "bald" in result.numbers["detection"]["far"]["two"]
+    assert [row[2] is None for row in result.tables[0].rows] == [True, False]
+    with pytest.raises(ValueError, match=r"give \{name: posterior\}"):
+        OOD().run(shifted(0.0), data)
+
+
 def test_wrong_answers_are_detected_by_hand(shifted):
     x = torch.tensor([[4.0, 0.0], [3.0, 0.0], [0.2, 0.0], [0.1, 0.0]])
     y = torch.tensor([0, 0, 0, 1])  # the least certain answer is the wrong one
@@ -100,6 +109,7 @@ def test_views_and_histograms_are_drawn(pair, tmp_path):
         ({}, {"inside": (torch.zeros(3, 2), torch.zeros(2)), "far": torch.zeros(3, 2)}, "3 inputs and 2 labels"),
         ({"scores": ("entropie",)}, {}, "did you mean 'entropy'"),
         ({"scales": ()}, {}, "at least one number"),
+        ({"scores": ()}, {}, "no score to look at"),
     ],
 )
 def test_bad_arguments_are_one_sentence(shifted, task, data, says):

@@ -73,6 +73,7 @@ def test_figures_are_drawn(pair, tmp_path):
         ({"target_error": 1.0}, {}, "target_error=1.0"),
         ({"counts": (9,)}, {"test": (torch.zeros(3, 2), torch.zeros(3).long())}, "more or fewer than the 3"),
         ({}, {"test": torch.zeros(3, 2)}, "no labels"),
+        ({}, {"test": torch.zeros(3, 2), "valid": torch.zeros(3, 2)}, "did you mean 'validation'"),
     ],
 )
 def test_bad_arguments_are_one_sentence(shifted, task, data, says):

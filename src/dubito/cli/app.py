@@ -29,6 +29,7 @@ Folder = Annotated[Path, typer.Argument(help="Folder of a run of dubito fit.")]
 Source = Annotated[str, typer.Option("--data", help="A .csv or .npz file, or the name of a set (see dubito data).")]
 Train = Annotated[bool, typer.Option("--train", help="Of a named set, the training and not the test part.")]
 Split = Annotated[int | None, typer.Option(help="Which standard split of a UCI set.")]
+Folders = Annotated[list[Path], typer.Argument(help="A run of dubito fit, then other runs or distilled posteriors.")]
 Draws = Annotated[int, typer.Option(help="Networks to average over.")]
 Seed = Annotated[int, typer.Option(help="Which of them.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
@@ -209,7 +210,7 @@ def evaluate(
 
 @app.command()
 def ood(
-    folders: Annotated[list[Path], typer.Argument(help="Folders of runs of dubito fit, to compare.")],
+    folders: Folders,
     data: Source,
     outside: Annotated[list[str], typer.Option(help="What the runs were not trained for; may be repeated.")],
     scale: Annotated[
@@ -281,9 +282,7 @@ def active(
 
 @app.command()
 def compare(
-    folders: Annotated[
-        list[Path], typer.Argument(help="A run of dubito fit, then other runs or distilled posteriors.")
-    ],
+    folders: Folders,
     data: Source,
     outside: Annotated[str | None, typer.Option(help="Rows of another kind, to tell apart by doubt.")] = None,
     out: Annotated[Path | None, typer.Option(help="Where JSON and figures go: a folder.")] = None,

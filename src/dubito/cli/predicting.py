@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from dubito.cli import nets, rows
 from dubito.cli.fitting import CONFIG
 from dubito.cli.settings import DataSettings, FitSettings, parse, read
 from dubito.posteriors.base import Posterior
-from dubito.posteriors.files import write_atomically
+from dubito.posteriors.files import read_manifest, write_atomically
 from dubito.prediction import Prediction
 from dubito.runtime import check_precision
 
@@ -52,6 +53,44 @@ def open_run(folder: Path, device: str) -> Run:
     return Run(settings, posterior, encoding)
 
 
+class Beside(NamedTuple):
+    """A run, and all posteriors by name: its own first, then others that see rows in its encoding."""
+
+    run: Run
+    posteriors: dict[str, Posterior]
+
+
+def open_beside(folders: Sequence[Path], device: str) -> Beside:
+    """A run of `dubito fit`, and others beside it that encode rows alike, or posteriors distilled from it."""
+    places = [folder.resolve() for folder in folders]
+    if len(set(places)) < len(places):
+        raise ValueError(f"{', '.join(map(str, folders))}: a folder is given twice; name each once")
+    first, *others = folders
+    run = open_run(first, device)
+    short = {place.name for place in places}
+    names = [place.name if len(short) == len(places) else str(f) for f, place in zip(folders, places, strict=True)]
+    found = [run.posterior, *(_other(folder, first, run, device) for folder in others)]
+    return Beside(run, dict(zip(names, found, strict=True)))
+
+
+def _other(folder: Path, first: Path, run: Run, device: str) -> Posterior:
+    """Another run, whose rows must be encoded alike, or a posterior of the same network, or of one its file names."""
+    if (folder / rows.NAME).is_file():
+        other = open_run(folder, device)
+        if other.encoding != run.encoding:
+            raise ValueError(f"{folder} encodes its rows otherwise than {first}; look at one after the other")
+        return other.posterior
+    _, manifest = read_manifest(folder)
+    module = run.posterior.net.module if manifest["net"] is None else None
+    return dubito.load(folder, module, device=device)
+
+
+def same_split(run: Run, data: DataSettings) -> DataSettings:
+    """Rows of the set a run was trained on come from the split of its training, unless another is asked for."""
+    trained = run.settings.data
+    return replace(data, split=trained.split) if data.split is None and data.source == trained.source else data
+
+
 def predict(
     run: Run,
     data: DataSettings,
@@ -62,9 +101,7 @@ def predict(
     progress: bool = False,
 ) -> Predicted:
     """What the posterior says about rows like those of its training; of the same set, those of the same split."""
-    trained = run.settings.data
-    if data.split is None and data.source == trained.source:
-        data = replace(data, split=trained.split)
+    data = same_split(run, data)
     found = rows.open_rows(data, part, run.encoding)
     x = run.encoding.inputs(found.x, data.source)
     prediction = run.posterior.predict(x, draws, seed, precision=check_precision(precision), progress=progress)

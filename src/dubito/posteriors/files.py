@@ -164,7 +164,7 @@ def save_tensors(
 def load_tensors(folder: Path, name: str, net: Net, needed: Sequence[str]) -> dict[str, Tensor]:
     """The tensors of such a posterior, where its network lies; those that are needed come first."""
     try:
-        held = load_file(folder / name, device=str(net.device))
+        held = {n: t.clone() for n, t in load_file(folder / name, device=str(net.device)).items()}  # aligned
         return {n: held[n] for n in needed} | held
     except (OSError, SafetensorError, KeyError) as error:
         raise Damaged(f"{folder / name} is missing or damaged ({error}); restore it or fit again") from error

@@ -55,8 +55,9 @@ class Active:
         if self.acquisition not in get_args(Acquisition):
             known = get_args(Acquisition)
             raise ValueError(f"there is no acquisition {self.acquisition!r}; {suggestion(self.acquisition, known)}")
-        if min(self.batch, self.start) < 1 or self.rounds < 0:
-            raise ValueError(f"batch={self.batch}, start={self.start}, rounds={self.rounds} must be 1, 1, 0 or more")
+        for name, least in (("batch", 1), ("start", 1), ("rounds", 0), ("draws", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least {least}")
         if self.pool_subset is not None and self.pool_subset < self.batch:
             raise ValueError(f"pool_subset={self.pool_subset} holds no batch of {self.batch}; give more rows")
         if self.sharpness is not None and not self.sharpness > 0:
