@@ -1,6 +1,8 @@
 """Quick runs of the studies of distillation: every line runs, and what must hold at any size holds."""
 
 import math
+from itertools import combinations
+from statistics import mean
 
 import pytest
 import torch
@@ -21,6 +23,7 @@ def test_apd_target(tmp_path):
         "fresh draws", "one Gaussian", "two Gaussians", "WGAN-GP", "WGAN-GP, as published", "WGAN", "GAN"
     }  # fmt: skip
     assert found["two Gaussians"]["energy"] < found["one Gaussian"]["energy"]
+    assert found["one Gaussian"]["p"] == 0.005 and found["fresh draws"]["p"] > 0.01
 
 
 def test_the_target_is_what_it_says_and_lost_modes_are_told():
@@ -37,6 +40,24 @@ def test_the_target_is_what_it_says_and_lost_modes_are_told():
 def test_energy_distance_by_hand():
     x, y = torch.tensor([[0.0], [2.0]]), torch.tensor([[1.0], [3.0]])
     assert apd_target.energy(x, y) == pytest.approx(2 * (1 + 3 + 1 + 1) / 4 - 2 - 2)
+
+
+def test_the_permutation_test_by_counting_all():
+    x, y = torch.tensor([[0.0], [1.0], [5.0]]), torch.tensor([[2.0], [8.0], [9.0]])
+    both = torch.cat([x, y])
+
+    def distance(mine):
+        other = [i for i in range(6) if i not in mine]
+        a, b = both[list(mine)], both[other]
+        return float(2 * torch.cdist(a, b).mean() - torch.cdist(a, a).mean() - torch.cdist(b, b).mean())
+
+    here = distance((0, 1, 2))
+    exact = mean(distance(mine) >= here - 1e-9 for mine in combinations(range(6), 3))
+    assert 0 < exact < 1 and apd_target.permuted(x, y, 4000) == pytest.approx(exact, abs=0.03)
+    truth = apd_target.Truth.of(0)
+    same, shifted = truth.draw(300, "a"), truth.draw(300, "c") + 1
+    assert apd_target.permuted(same, truth.draw(300, "b")) > 0.01
+    assert apd_target.permuted(shifted, truth.draw(300, "b")) == 1 / 200
 
 
 @pytest.mark.parametrize("name", ["apd-accuracy", "apd-gans", "apd-online", "bdk-mnist"])
