@@ -10,6 +10,7 @@ from torch import nn
 
 import dubito
 from dubito import functions
+from dubito.distill import Adversarial, Mixture, adversarial, bank, mixture
 from dubito.net import Net
 from dubito.posteriors import files
 
@@ -45,18 +46,37 @@ class Gauge(threading.Thread):
         self.join()
 
 
-@pytest.mark.skipif(not STATUS.exists(), reason="needs /proc")
-def test_stored_samples_are_read_a_few_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(functions, "WEIGHT_BYTES", 4 * MIB)
+def chain(place: Path) -> nn.Module:
+    """Many networks on disk; returns the module they belong to."""
     module = nn.Sequential(nn.Linear(784, 100), nn.ReLU(), nn.Linear(100, 10))
     net = Net(module)
     about = files.describe(net, dubito.Categorical(), "samples", {})
-    folder = files.SampleFolder(tmp_path, {**about, "form": "chains"})
+    folder = files.SampleFolder(place, {**about, "form": "chains"})
     files.save_constants(folder.folder, net)
     theta = torch.randn(1, net.layout.size)
     for i in range(SAMPLES):
         folder.append(theta + i / SAMPLES, {})
     folder.publish()
+    return module
+
+
+@pytest.mark.skipif(not STATUS.exists(), reason="needs /proc")
+def test_a_chain_is_distilled_without_being_held(tmp_path, monkeypatch):
+    monkeypatch.setattr(bank, "CPU_BYTES", 0)
+    monkeypatch.setattr(bank, "PIECE_BYTES", 4 * MIB)
+    module, small = chain(tmp_path), Adversarial(noise=2, widths=(4,), batch_size=10)
+    held = dubito.load(tmp_path, module, device="cpu")
+    adversarial(held, small, steps=1, progress=False, device="cpu")
+    with Gauge() as gauge:
+        adversarial(held, small, steps=3, progress=False, device="cpu")
+        mixture(held, Mixture(components=2, passes=2), progress=False, device="cpu")
+    assert gauge.peak < SAMPLES * held.net.layout.size * 4 / 2
+
+
+@pytest.mark.skipif(not STATUS.exists(), reason="needs /proc")
+def test_stored_samples_are_read_a_few_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(functions, "WEIGHT_BYTES", 4 * MIB)
+    module = chain(tmp_path)
     x = torch.randn(50, 784)
     dubito.load(tmp_path, module, device="cpu").predict(x, draws=3)
     with Gauge() as gauge:
@@ -66,7 +86,7 @@ def test_stored_samples_are_read_a_few_at_a_time(tmp_path, monkeypatch):
         prediction = posterior.predict(x, draws=SAMPLES)
         posterior.moments()
     assert prediction.n_draws == SAMPLES and opened < 1
-    stored = SAMPLES * net.layout.size * 4
+    stored = SAMPLES * posterior.net.layout.size * 4
     assert gauge.peak < stored / 2
 
 

@@ -106,6 +106,12 @@ def test_stochastic_top_is_in_proportion_to_the_score():
     sharp = [stochastic_top(scores, 1, 50.0, seed)[0] for seed in range(50)]
     assert sharp == [2] * 50
     assert sorted(stochastic_top(scores, 3, 1.0, 0)) == [0, 1, 2]
+    pairs = torch.zeros(3, 3)
+    for seed in range(4000):
+        pairs[tuple(stochastic_top(scores, 2, 1.0, seed))] += 1
+    p = scores / 7
+    exact = p.unsqueeze(1) * p / (1 - p).unsqueeze(1)  # the second among those that are left
+    torch.testing.assert_close(pairs / 4000, exact.fill_diagonal_(0), atol=0.03, rtol=0)
 
 
 def test_the_start_is_balanced_where_labels_are_known():
@@ -293,6 +299,9 @@ def test_rows_that_are_no_images_are_written_as_numbers(tmp_path):
         Person(tmp_path, 3)([5, 7], torch.tensor([[1.5, 2.0, 3.0], [4.0, 5.0, 6.0]]), 0)
     lines = (tmp_path / "to-label-000.csv").read_text().splitlines()
     assert lines == ["row,label,x0,x1,x2", "5,,1.5,2,3", "7,,4,5,6"]
+    for written in ("row,label\n5,1\n7,2\n", "\ufeffrow;label;x0\r\n7;2;4,5\r\n5; 1;1,5\r\n"):  # by a spreadsheet
+        (tmp_path / "to-label-000.csv").write_text(written, encoding="utf-8")
+        assert Person(tmp_path, 3)([5, 7], torch.zeros(2, 3), 0) == [1, 2]
     (tmp_path / "to-label-000.csv").write_text("row,label\n9,1\n")
     with pytest.raises(ValueError, match="row '9', which was not asked for"):
         Person(tmp_path, 3)([5, 7], torch.zeros(2, 3), 0)

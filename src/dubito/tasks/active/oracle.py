@@ -80,7 +80,9 @@ class Person:
         """The labels that are there, by row; a word that is no label is named with its line."""
         found: dict[int, int] = {}
         with table.open(newline="", encoding="utf-8-sig") as file:
-            for line, record in enumerate(csv.DictReader(file), start=2):
+            delimiter = ";" if ";" in file.readline() else ","  # as spreadsheets write it in many countries
+            file.seek(0)
+            for line, record in enumerate(csv.DictReader(file, delimiter=delimiter), start=2):
                 row, word = (record.get("row") or "").strip(), (record.get("label") or "").strip()
                 if not row.isdigit() or int(row) not in index:
                     raise ValueError(
