@@ -15,7 +15,7 @@ from dubito.cost import FlopCounter
 from dubito.dropout import Dropping, Site, locate, make_masks, make_uniforms
 from dubito.inputs import Inputs, arguments, n_rows, plain, rows, signature
 from dubito.layout import Layout
-from dubito.noisy import Estimator, Noise, Noising, Scheme, Uses, Watching, make_noise, scheme, squared
+from dubito.noisy import Estimator, Noise, Noising, Scheme, Uses, Watching, make_noise, scheme
 from dubito.rng import Rng, isolated
 
 # train: live statistics, dropout on; dropout: frozen ones, dropout on; live: live ones, dropout off
@@ -229,8 +229,7 @@ class Net:
         """The outputs (B, ...) of one draw of the weights N(mean, diag std^2), (D,) each, under the noise given."""
         values, stds = self.layout.split(mean), self.layout.split(std)
         values |= {n: torch.addcmul(values[n], stds[n], noise[n]) for n in scheme.drawn}
-        spreads = self.layout.split(squared(std)) if scheme.estimator == "local" else stds
-        with Noising(scheme, values, spreads, noise):
+        with Noising(scheme, values, stds, noise):
             return self._forward(values, x, mode, buffers)
 
     def _watch(self, x: Inputs, random: Sequence[str]) -> Uses:

@@ -27,7 +27,7 @@ from dubito.posteriors.gaussian import GaussianPosterior
 from dubito.priors import Assigned
 from dubito.rng import Rng
 from dubito.target import Batch, FlatPrior, Target, pooled, random_names
-from dubito.tick import Number, Tick
+from dubito.tick import Tick
 
 
 class FactorisedState(NamedTuple):
@@ -135,12 +135,11 @@ class Factorised(Optimised, Method[FactorisedState]):
         kl = self.divergence(mean, std, state.raw, fit.eps, target)
         batches = max(1, target.n_data // n_rows(batch.x))
         share = tick.number(lambda step, steps: self.share(step, steps, batches) / target.n_data)
-        grad = _shared(kl, share)
-        by_mean, by_log_std = grad.chunk(2, dim=1)
+        by_mean, by_log_std = kl.by_mean.mul_(share), kl.by_log_std.mul_(share)
         by_mean.sub_(fit.by_mean, alpha=1 / target.temperature)
         by_log_std.addcmul_(fit.by_std, std, value=-1 / target.temperature)
         self.pull_(by_mean, by_log_std, state, target)
-        self.descend_(state.q, grad, state.optim, tick)
+        self.descend_(state.q, (by_mean, by_log_std), state.optim, tick)
         return state, Info(-fit.log_lik, kl.kl / target.n_data)
 
     def weights(self, state: FactorisedState) -> Weights:
@@ -229,16 +228,6 @@ class Multiplicative(Factorised):
         """What `prior` says of the points."""
         everything = [slice(0, mean.shape[1])]
         return divergence(self.prior(target), mean, std, eps, points=everything, temperature=target.temperature)
-
-
-def _shared(kl: Divergence, share: Number) -> Tensor:
-    """The gradients of the KL side by side, (S, 2 D), times a step's share in it."""
-    if kl.by_mean.device.type != "cpu":
-        return torch.cat([kl.by_mean, kl.by_log_std], dim=1).mul_(share)
-    grad = kl.by_mean.new_empty(len(kl.by_mean), 2 * kl.by_mean.shape[1])
-    for half, part in zip(grad.chunk(2, dim=1), (kl.by_mean, kl.by_log_std), strict=True):
-        torch.mul(part, share, out=half)  # one pass over memory less
-    return grad
 
 
 def matrices(net: Net, names: Sequence[str]) -> tuple[str, ...]:
