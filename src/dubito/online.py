@@ -1,7 +1,6 @@
 """Learning on from data that keep coming: a method's own steps on a buffer that grows, several runs side by side.
 
-Every run is a member with data of its own. One batch holds the rows of all runs, and weights tell each member which of
-them are its own, so that all take their step at once.
+Every run is a member with data of its own, and all take their step at once.
 """
 
 from collections.abc import Callable
@@ -70,11 +69,10 @@ class Online:
         source = generator(self.device, self.seed, "rows", moment)
         size = (self.updates, self.runs, self.batch_size)
         index = torch.randint(n, size, generator=source, device=self.device)
-        own = torch.eye(self.runs, device=self.device).repeat_interleave(self.batch_size, 1) * self.runs
         losses = torch.zeros(self.runs, device=self.device)
         for number, rows in enumerate(index):
             x, y = take(rows)
-            batch = Batch(x.flatten(0, 1), y.flatten(0, 1), rows.flatten(), own)
+            batch = Batch(x, y, rows, own=True)
             with torch.no_grad():
                 tick = self._tick(moment * self.updates + number)
                 self.state, info = self.method.step(self.state, batch, self.target, tick)

@@ -256,8 +256,8 @@ class Training:
         for index in torch.arange(self.validation.n).split(VALIDATION_ROWS):
             x, y, _ = self.validation.take(index)
             with torch.no_grad():
-                outputs = self.target.outputs(theta, x, "eval", {n: b.clone() for n, b in buffers.items()})
-                total -= self.target.log_lik(outputs, y, theta).sum(1)
+                held = {n: b.clone() for n, b in buffers.items()}
+                total -= self.target.log_probs(theta, Batch(x, y, index), "eval", held).sum(1)
         return total / self.validation.n
 
     def _check_memory(self, theta: Tensor) -> None:

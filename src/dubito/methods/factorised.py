@@ -133,7 +133,7 @@ class Factorised(Optimised, Method[FactorisedState]):
         mean, std = state.mean, self.std(state.mean, state.raw)
         fit = self.expected(mean, std, batch, target, state.buffers, tick.rng.child("variational"))
         kl = self.divergence(mean, std, state.raw, fit.eps, target)
-        batches = max(1, target.n_data // n_rows(batch.x))
+        batches = max(1, target.n_data // n_rows(batch.example))
         share = tick.number(lambda step, steps: self.share(step, steps, batches) / target.n_data)
         by_mean, by_log_std = kl.by_mean.mul_(share), kl.by_log_std.mul_(share)
         by_mean.sub_(fit.by_mean, alpha=1 / target.temperature)
@@ -178,20 +178,21 @@ class Factorised(Optimised, Method[FactorisedState]):
 
         The gradient of 1/alpha log 1/K sum_k p_k^alpha is that of sum_k s_k log p_k, with s_k their shares held fixed.
         """
+        every = batch.repeated(self.draws)
         if self.power() == 0 or self.draws == 1:
-            return None, batch
-        outputs = target.outputs(theta, batch.x, "live", {n: b.clone() for n, b in buffers.items()})
-        log_lik = target.log_lik(outputs, batch.y, theta).unflatten(0, (-1, self.draws))
-        shares = self.draws * (self.power() * log_lik).softmax(1)
+            return None, every
+        log_lik = target.log_probs(theta, every, "live", {n: b.clone() for n, b in buffers.items()})
+        log_lik = log_lik.unflatten(0, (-1, self.draws))
+        shares = (self.draws * (self.power() * log_lik).softmax(1)).flatten(0, 1)
         value = torch.stack([pooled(one, self.power()) for one in log_lik])
-        if batch.weight is not None:
-            value, shares = value * batch.weight, shares * batch.weight
-        return value.mean(1), batch._replace(weight=shares.flatten(0, 1))
+        if batch.weight is not None and every.weight is not None:
+            value, shares = value * batch.weight, shares * every.weight
+        return value.mean(1), every._replace(weight=shares)
 
     def _noisy(self, mean: Tensor, std: Tensor, batch: Batch, target: Target, buffers: Buffers, rng: Rng) -> Fit:
         """Noise where weights meet their inputs."""
-        scheme = target.net.scheme(batch.x, self.random(target), self.estimator)
-        noise = target.net.noise(scheme, batch.x, len(mean), self.draws, rng)
+        scheme = target.net.scheme(batch.example, self.random(target), self.estimator)
+        noise = target.net.noise(scheme, batch.example, len(mean), self.draws, rng)
         each = running.repeated(buffers, self.draws)
         log_lik, by_mean, by_std = target.noisy_value_and_grad(
             mean, std, batch, scheme, noise, "live", each, self.power()
