@@ -71,13 +71,13 @@ def configs() -> dict[str, list[Config]]:
         "Dropout": [sgd(5e-2, 0.5)],
         "BBB, Gaussian": [bayes(dubito.Normal(std=float(np.exp(-1)))), bayes(dubito.Normal(std=float(np.exp(-2))))],
         "BBB, mixture": [
-            mixture(0.25, 6),
             mixture(0.25, 7),
             mixture(0.5, 7),
-            mixture(0.75, 7),
             mixture(0.5, 8),
+            mixture(0.75, 8),
+            mixture(0.75, 8, init=0.001),
             mixture(0.5, 7, init=0.0067, warm=True),
-            mixture(0.5, 7, warm=True),
+            mixture(0.5, 8, warm=True),
             mixture(0.75, 8, warm=True),
         ],
     }
