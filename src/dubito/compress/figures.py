@@ -78,10 +78,10 @@ def _magnitudes(network: nn.Module, layer: str) -> Floats:
 
 
 def standard(posterior: SparsePosterior, dense: nn.Module, records: Sequence[Any], per_epoch: int) -> list[Figure]:
-    """All of them for one fit, the matrix being the smallest one."""
+    """All of them for one fit, the matrix being one of middle size."""
     sparse = posterior.mean_network()
     sizes = {layer: sparse.get_parameter(layer).numel() for layer in posterior.sparsity()}
-    smallest = min(sizes, key=lambda layer: sizes[layer])
-    shown = [log_alphas(posterior), sparsity_over_epochs(records, per_epoch), matrices(dense, sparse, smallest)]
+    middle = sorted(sizes, key=lambda layer: sizes[layer])[len(sizes) // 2]
+    shown = [log_alphas(posterior), sparsity_over_epochs(records, per_epoch), matrices(dense, sparse, middle)]
     picture = filters(sparse)
     return shown if picture is None else [*shown, picture]
