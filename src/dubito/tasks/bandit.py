@@ -187,6 +187,9 @@ class _Game:
         """Why interactions cannot be recorded and replayed."""
         return "what a learner does depends on how many data it has seen"
 
+    def kind(self, state: Played, step: int) -> None:
+        """What tells an interaction from others: nothing that could be replayed."""
+
     def ready(self, step: int) -> None:
         """Nothing is replayed."""
 
