@@ -8,8 +8,8 @@ its operations are traced, its random numbers drawn before it, and the rest fuse
 
 import contextlib
 import gc
-import math
 import sys
+import time
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,7 +28,7 @@ AHEAD = 1024  # steps whose numbers are uploaded at once
 RULES = 256  # different numbers in a step
 TIMED = 100  # replays that are timed to decide about compiling
 COMPILING = 60.0  # seconds of work ahead that make compiling worth while
-EACH = 0.05  # the same for each of a step's operations, of which the compiler's time is a multiple
+PATIENCE = 2000  # the same in multiples of the time of recording: both grow with the number of a step's operations
 
 
 class Recordable(Protocol):
@@ -148,18 +148,24 @@ class Advance:
 
     def __call__(self, state: Any, step: int) -> Any:
         """The state after one more step; what the step told is taken in."""
-        rng, kind = self.rng.at(step), self.stepper.kind(state, step)
+        rng = self.rng.at(step)
+        if self.stream is None:
+            return self._eagerly(state, step, rng)
+        kind = self.stepper.kind(state, step)
         own = self._kinds.setdefault(kind, _Kind())
         if own.replay is not None:
             self.stepper.ready(step)
             own.take(own.replay, step)
         else:
-            clock = torch.tensor(step)
-            state, info = self.stepper.step(state, Tick(clock, self.steps, rng))
-            self.told.add(info, clock)
+            state = self._eagerly(state, step, rng)
         own.taken += 1
-        if self.stream is not None:
-            self._improve(own, _Subject(state, kind, self.stream), step)
+        self._improve(own, _Subject(state, kind, self.stream), step)
+        return state
+
+    def _eagerly(self, state: Any, step: int, rng: Rng) -> Any:
+        clock = torch.tensor(step)
+        state, info = self.stepper.step(state, Tick(clock, self.steps, rng))
+        self.told.add(info, clock)
         return state
 
     def _improve(self, own: _Kind, subject: "_Subject", step: int) -> None:
@@ -168,14 +174,14 @@ class Advance:
         if own.taken == WARM and left >= WORTH:
             own.replay, own.since = self._tried("recorded", lambda: _Replay(self, subject)), step
             if own.replay and self.compiled:
-                self._compile(own, subject, own.replay, math.inf)
+                self._compile(own, subject, own.replay)
         elif own.replay and self.compiled is None and own.taken == WARM + TIMED:
-            ahead = own.seconds_ahead(step, left)
-            if ahead > COMPILING:
-                self._compile(own, subject, own.replay, ahead)
+            enough = max(COMPILING, PATIENCE * own.replay.seconds)
+            if own.seconds_ahead(step, left) > enough:
+                self._compile(own, subject, own.replay)
 
-    def _compile(self, own: _Kind, subject: "_Subject", plain: "_Replay", ahead: float) -> None:
-        own.replay = self._tried("compiled", lambda: _Compiled(self, subject, plain, ahead)) or plain
+    def _compile(self, own: _Kind, subject: "_Subject", plain: "_Replay") -> None:
+        own.replay = self._tried("compiled", lambda: _Compiled(self, subject, plain)) or plain
 
     def _tried(self, what: str, make: "Callable[[], _Replay]") -> "_Replay | None":
         """A recording, or None, said aloud, where it cannot be made."""
@@ -214,7 +220,9 @@ class _Replay:
             with _no_collection(), torch.cuda.graph(self.graph):
                 self.numbers.begin()
                 stream.asked.clear()
+                began = time.perf_counter()
                 self.body()
+                self.seconds = time.perf_counter() - began
                 self.asked = list(stream.asked)
                 self.numbers.end()
 
@@ -246,9 +254,9 @@ def _no_collection() -> Iterator[None]:
 class _Compiled(_Replay):
     """A recorded step whose operations have been fused; its random numbers are drawn before it, as in the eager one."""
 
-    def __init__(self, owner: Advance, subject: _Subject, plain: _Replay, ahead: float) -> None:
+    def __init__(self, owner: Advance, subject: _Subject, plain: _Replay) -> None:
         device = subject.stream.device
-        self.asked_before, self.ahead = plain.asked, ahead
+        self.asked_before = plain.asked
         self.noise = [torch.zeros(asked.shape, dtype=asked.dtype, device=device) for asked in plain.asked]
         super().__init__(owner, subject, plain.numbers.rules)
 
@@ -262,14 +270,8 @@ class _Compiled(_Replay):
         spare = [tensor.clone() for tensor in inputs]
         with warnings.catch_warnings():  # it would have us use tf32, which is for the user to choose
             warnings.simplefilter("ignore")
-            traced = make_fx(lambda *flat: self._pure(*tree_unflatten(list(flat), self.spec)))(*spare)
-            self._check(len(traced.graph.nodes))
-            self.fused = fuse(traced, spare)
+            self.fused = fuse(make_fx(lambda *flat: self._pure(*tree_unflatten(list(flat), self.spec)))(*spare), spare)
             self.fused(*spare)
-
-    def _check(self, operations: int) -> None:
-        if operations * EACH > self.ahead:
-            raise RuntimeError(f"its {operations:,} operations take longer to compile than it would save")
 
     def body(self) -> None:
         for asked, out in zip(self.asked_before, self.noise, strict=True):

@@ -176,8 +176,9 @@ class Net:
             return False
         key = (f.__qualname__, timed, mode, signature(x), n_rows(x))
         if key not in self._vectorise:
-            flops = self.flops(x)
-            measure = timed and self.device.type == "cpu" and flops > runtime.CLEAR_FLOPS
+            cost = self._counted(x)
+            flops = float(cost.total) * n_rows(x)
+            measure = timed and runtime.wants_probe(flops, cost.convolves, self.device)
             worth = measure or runtime.pays_to_vectorise(flops, self.device)
             able = worth and self._has_rule(f, args)
             self._vectorise[key] = able and (not measure or runtime.is_faster_vectorised(f, args))
@@ -197,9 +198,14 @@ class Net:
 
     def flops(self, x: Inputs) -> float:
         """Floating-point operations of one forward pass over x."""
-        with torch.no_grad(), FlopCounter() as counter:
+        return float(self._counted(x).total) * n_rows(x)
+
+    def _counted(self, x: Inputs) -> FlopCounter:
+        """A forward pass over one row of x, counted."""
+        counter = FlopCounter()
+        with torch.no_grad(), counter:
             self(self.theta(), rows(x, slice(0, 1)))
-        return float(counter.total) * n_rows(x)
+        return counter
 
     # -- Gaussian weights --------------------------------------------------------------------------------------
 
