@@ -265,11 +265,21 @@ def test_empirical_bayes_finds_the_scale_the_weights_have():
         for std in (0.1, 5.0)
     ]  # fmt: skip
     for posterior, std in zip(fitted, (0.1, 5.0), strict=True):
-        (scale,) = posterior.about["prior_scales"][0]
+        ((scale,),) = posterior.about["prior_scales"].values()
         assert scale * std == pytest.approx(float(w.square().mean().sqrt()), rel=0.05)
     torch.testing.assert_close(fitted[0].mean, fitted[1].mean, rtol=1e-3, atol=1e-3)
-    layered = fit(dubito.Variational(empirical_bayes="layer"))
-    assert len(layered.about["prior_scales"][0]) == 4
+
+
+def test_empirical_bayes_learns_a_scale_for_each_layer():
+    """At the optimum it is the root mean square of what the prior's scales have made of weight and bias together."""
+    prior = {"0.*": dubito.Normal(0.5), "2.weight": dubito.Normal(2.0), "2.bias": dubito.Laplace(1.0)}
+    layered = fit(dubito.Variational(empirical_bayes="layer"), prior=prior, members=2)
+    found = layered.about["prior_scales"]
+    assert list(found) == ["0", "2"]
+    second = layered.net.layout.split(layered.mean.square() + layered.std.square())
+    first = torch.cat([second["0.weight"].flatten(1), second["0.bias"]], dim=1).mean(1).sqrt() / 0.5
+    torch.testing.assert_close(torch.tensor(found["0"]), first)
+    torch.testing.assert_close(torch.tensor(found["2"]), second["2.weight"].flatten(1).mean(1).sqrt() / 2)
 
 
 def test_posterior_as_prior_is_bayes_rule_in_two_halves():

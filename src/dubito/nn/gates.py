@@ -61,7 +61,7 @@ def gated(net: nn.Module) -> nn.Module:
             "give one with a hidden layer"
         )
     for path, part in found[:-1]:
-        gate = Gate(len(part.weight), _LAYERS[type(part)]).to(part.weight)  # type: ignore[arg-type]
+        gate = Gate(len(part.weight), _LAYERS[type(part)]).to(part.weight)
         made.set_submodule(path, Gated(part, gate))
     return made
 
