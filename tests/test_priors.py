@@ -320,7 +320,7 @@ def test_what_is_no_density_over_a_number_is_refused():
         ValueError, match=r"log_prob of shape \(3,\) for weights of shape \(3, 2\); give a density over one"
     ):
         assign(joint, net)
-    with pytest.raises(ValueError, match="is no prior; use e.g."):
+    with pytest.raises(ValueError, match=r"is no prior; use e\.g\."):
         assign(Normal, net)
     posterior = dubito.nn.to_posterior(dubito.nn.BayesLinear(3, 2), dubito.Categorical())
     with pytest.raises(ValueError, match=r"is a posterior; give prior=posterior\.as_prior\(\) to learn on"):

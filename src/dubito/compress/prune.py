@@ -90,6 +90,11 @@ def _error(prediction: Prediction, y: Tensor) -> float:
 
 def _random(posterior: GaussianPosterior) -> Tensor:
     """Where the network's random weights lie, (n,)."""
+    if not isinstance(posterior, GaussianPosterior):
+        raise ValueError(
+            f"{posterior!r} holds no spread of each weight, so there is no signal to noise; give the posterior of a "
+            "Variational fit, or remove weights by magnitude with compress.curve and compress.write"
+        )
     found = posterior.random[: posterior.net.layout.size].nonzero().squeeze(1)
     check_spread(found)
     return found
