@@ -129,7 +129,8 @@ def curve(
 
 
 def _figure(series: Sequence[Series], what: str) -> Figure:
-    return plots.lines("curve", f"{what} over sparsity", series, x_label="share of weights removed", y_label=what)
+    title = f"{what[0].upper()}{what[1:]} over sparsity"
+    return plots.lines("curve", title, series, x_label="share of weights removed", y_label=what)
 
 
 def _outputs(network: nn.Module, x: Inputs) -> Tensor:

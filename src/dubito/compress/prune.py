@@ -111,7 +111,8 @@ def _curves(rows: Sequence[Row], what: str) -> Figure:
         removed = [row.removed for row in mine]
         series.append(Series(f"{name}, draws", [row.error for row in mine], removed))
         series.append(Series(f"{name}, mean network", [row.error_of_mean for row in mine], removed))
-    return plots.lines("curve", f"{what} over pruning", series, x_label="share of weights removed", y_label=what)
+    title = f"{what[0].upper()}{what[1:]} over pruning"
+    return plots.lines("curve", title, series, x_label="share of weights removed", y_label=what)
 
 
 def _spread(posteriors: Mapping[str, GaussianPosterior]) -> Iterator[Figure]:
