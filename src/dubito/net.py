@@ -215,6 +215,9 @@ class Net:
         if key not in self._schemes:
             one = rows(x, slice(0, 1))
             two = tree_map(lambda t: torch.cat([t, t]), plain(one))
+            self._watch(
+                one, random
+            )  # recurrent layers look their weights over in the first pass after a functional one
             self._schemes[key] = scheme(estimator, random, self._watch(one, random), self._watch(two, random))
         return self._schemes[key]
 

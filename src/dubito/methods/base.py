@@ -51,11 +51,15 @@ class Weights(NamedTuple):
 
 
 class Fate(NamedTuple):
-    """What becomes of a parameter that has a prior: its role, the estimator, and why, where that says more."""
+    """What becomes of a parameter that has a prior: its role, the estimator, and why, where that says more.
+
+    prior: what stands in its place, where the method brings one of its own.
+    """
 
     role: Literal["random", "point"]
     estimator: str
     why: str = ""
+    prior: str = ""
 
 
 class Method(ABC, Generic[State]):

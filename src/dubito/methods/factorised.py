@@ -223,7 +223,13 @@ class Multiplicative(Factorised):
 
     def fates(self, net: Net, names: Sequence[str], x: Inputs | None) -> dict[str, Fate]:
         noisy = super().fates(net, matrices(net, names), x)
-        return {name: noisy.get(name, Fate("point", "optimised", "no matrix or kernel")) for name in names}
+        point = Fate("point", "optimised", "no matrix or kernel")
+        return {n: noisy[n]._replace(prior=self.prior_name) if n in noisy else point for n in names}
+
+    @property
+    def prior_name(self) -> str:
+        """What its matrices and kernels have for a prior, where that is not the one they were given."""
+        return ""
 
     def rest(self, mean: Tensor, std: Tensor, eps: Sequence[Tensor], target: Target) -> Divergence:
         """What `prior` says of the points."""
