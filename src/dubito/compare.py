@@ -52,8 +52,7 @@ def compare(
     data: (x, y) to score on. outside: inputs of another kind, which entropy and BALD should tell from x. draws:
     networks averaged; seconds are those of drawing them and of predicting `timed_rows` rows with them.
     """
-    if not posteriors:
-        raise ValueError("there is nothing to compare; give at least one posterior")
+    _check(posteriors, data)
     x, y = tensors(data[0]), tensors(data[1])
     beyond = None if outside is None else tensors(outside)
     teacher = next(iter(posteriors.values())).predict(x, draws=draws, seed=seed)
@@ -71,6 +70,19 @@ def compare(
         settings={"draws": draws, "timed_rows": timed_rows, "seed": seed},
         environment=environment(),
     )
+
+
+def _check(posteriors: Mapping[str, Posterior], data: Any) -> None:
+    """Refuse what cannot stand side by side."""
+    if not isinstance(posteriors, Mapping) or not posteriors:
+        raise ValueError("there is nothing to compare; give at least one posterior, as {name: posterior}")
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        raise ValueError("posteriors are scored on inputs and what they should give; pass data as (x, y)")
+    (first, teacher), *others = posteriors.items()
+    for name, posterior in others:
+        if posterior.likelihood.kind != teacher.likelihood.kind:
+            kinds = f"{posterior.likelihood.kind} and {teacher.likelihood.kind}"
+            raise ValueError(f"{name!r} and {first!r} answer different questions, {kinds}; compare each with its own")
 
 
 def _compared(

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dubito import studies
-from dubito.studies import apd_ood, bald_mnist, base, cifar_novel_class, wunn
+from dubito.studies import apd_active, apd_ood, bald_mnist, base, cifar_novel_class, wunn
 
 
 @pytest.fixture
@@ -93,3 +93,17 @@ def test_apd_active(quick):
     assert set(result.numbers) == {"APD", "SGLD", "MC dropout", "SGD", "random"}
     assert all(runs[0]["labels"] == [20, 30] for runs in result.numbers.values())
     assert len({tuple(runs[0]["chosen"][0]) for runs in result.numbers.values()}) == 1
+
+
+@pytest.mark.parametrize("name", ["sgld", "sgd", "dropout"])
+def test_a_fit_of_apd_active_goes_on_from_the_one_before(name):
+    settings = base.Settings(quick=True, device="cpu", progress=False)
+    data = torch.rand(20, 1, 28, 28), torch.arange(20) % 10
+    recipe = apd_active.Recipe(apd_active.Row(name), apd_active.QUICK, settings)
+    first = recipe(data, None, 0)
+    last = first.samples.get([len(first) - 1])[0][0]  # of a chain the latest, else the only one
+    assert torch.equal(torch.cat([p.flatten() for p in recipe.reached.values()]), last)
+    again = apd_active.Recipe(apd_active.Row(name), apd_active.QUICK, settings, recipe.reached)
+    assert torch.equal(*(r(data, None, 1).samples.get([0])[0] for r in (recipe, again)))
+    fresh = apd_active.Recipe(apd_active.Row(name), apd_active.QUICK, settings)(data, None, 1)
+    assert not torch.equal(recipe(data, None, 1).samples.get([0])[0], fresh.samples.get([0])[0])

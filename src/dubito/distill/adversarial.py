@@ -9,7 +9,7 @@ import torch
 from dubito import runtime, schedules
 from dubito.distill.bank import Bank, standard, teacher
 from dubito.distill.game import Adversarial, Game, GameInfo, GameState
-from dubito.distill.work import Distillation, Held, Order, describe, expect, teacher_print
+from dubito.distill.work import Distillation, Held, Order, chosen, describe, expect, teacher_print
 from dubito.loop import Record
 from dubito.posteriors.base import Posterior
 from dubito.posteriors.generator import GeneratorPosterior, weight_shapes
@@ -72,7 +72,7 @@ def adversarial(
     compiled: whether a GPU's steps are fused by torch.compile; by default where it pays.
     """
     check_precision(precision)
-    settings = distiller or Adversarial()
+    settings = chosen(distiller, Adversarial)
     samples = teacher(posterior, seed)
     net = posterior.net.to(pick_device(device))
     bank = Bank(samples, standard(samples, net.device, settings.standardise))

@@ -11,8 +11,8 @@ from torch import Tensor
 from dubito.batches import Batches
 from dubito.distill.bank import room
 from dubito.distill.student import DarkKnowledge, Lesson, LessonInfo, LessonState
-from dubito.distill.work import Distillation, Held, Order, describe, expect, teacher_print
-from dubito.inputs import Inputs, n_rows, tensors
+from dubito.distill.work import Distillation, Held, Order, chosen, describe, expect, teacher_print
+from dubito.inputs import Inputs, move, n_rows, rows, tensors
 from dubito.layout import Layout
 from dubito.loop import Record
 from dubito.posteriors.base import Posterior
@@ -96,10 +96,11 @@ def dark_knowledge(
     x: inputs without labels; they should cover where the student will be asked. validation: (x, y) on which it is
     scored every `check_every` steps. folder: where the run is kept; the same call resumes it.
     """
-    settings = distiller or DarkKnowledge()
+    settings = chosen(distiller, DarkKnowledge)
     teacher = _near(posterior.to(pick_device(device)))
     lesson = Lesson(settings, teacher.net, teacher.likelihood)
     inputs = tensors(x)
+    lesson.check(rows(move(inputs, teacher.net.device, teacher.net.dtype), slice(1)), teacher.net)
     source = open_source((inputs, torch.zeros(n_rows(inputs))), teacher.net.device, teacher.net.dtype)
     feed = Batches(source, min(settings.batch_size, source.n), seed, teacher.net.device)
     described = describe(settings, posterior, seed)

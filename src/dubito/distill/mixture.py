@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dubito.distill.bank import Bank, standard, teacher
-from dubito.distill.work import describe
+from dubito.distill.work import chosen, describe
 from dubito.methods.base import check_count, check_positive
 from dubito.posteriors.base import Posterior
 from dubito.posteriors.mixture import MixturePosterior
@@ -58,7 +58,7 @@ def mixture(
     progress: bool = True,
 ) -> MixturePosterior:
     """Fit a mixture to the weight vectors of a posterior."""
-    settings = distiller or Mixture()
+    settings = chosen(distiller, Mixture)
     samples = teacher(posterior, seed)
     if settings.components > len(samples):
         raise ValueError(

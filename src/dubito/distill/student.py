@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from dubito.functions import widest
 from dubito.inputs import Inputs, plain
-from dubito.likelihoods import Categorical, Dirichlet, Gaussian, Likelihood
+from dubito.likelihoods import Categorical, Dirichlet, Gaussian, HeteroscedasticGaussian, Likelihood
 from dubito.methods.base import check_count
 from dubito.net import Net
 from dubito.optim import Optimised, OptimState
@@ -73,7 +74,7 @@ class Lesson:
         self.settings, self.taught = settings, likelihood
         self.net = Net(settings.student or teacher.module).to(teacher.device)
         self.likelihood = _student_likelihood(settings, likelihood)
-        if likelihood.kind == "regression" and settings.student is None:
+        if likelihood.kind == "regression" and settings.student is None and not self._has_noise:
             raise ValueError("a regression student outputs means and noise; give student= a net with twice the outputs")
         if names := self.net.untouched_norms:
             raise ValueError(f"the student's BatchNorm {names[0]!r} has never seen data; use a batch-free norm there")
@@ -82,6 +83,22 @@ class Lesson:
         """The student's own weights."""
         theta = self.net.theta().unsqueeze(0).clone()
         return LessonState(theta, self.settings.optim_init(theta))
+
+    @property
+    def _has_noise(self) -> bool:
+        """Whether the teacher's outputs are means and noise already."""
+        return isinstance(self.taught, HeteroscedasticGaussian)
+
+    def check(self, x: Inputs, teacher: Net) -> None:
+        """Refuse inputs that do not fit, and students whose outputs cannot say what the teacher says."""
+        for net in (teacher, self.net):
+            widest(net, x)
+        with torch.no_grad():
+            taught, said = (tuple(net(net.theta(), x).shape[1:]) for net in (teacher, self.net))
+        doubled = self.taught.kind == "regression" and not self._has_noise
+        wanted = (*taught[:-1], 2 * taught[-1]) if doubled else taught
+        if said != wanted:
+            raise ValueError(f"the student has outputs of {said} where its teacher's ask for {wanted}; give it those")
 
     def perturbed(self, x: Inputs, rng: Rng) -> Inputs:
         """Inputs moved a little; whole numbers stay."""

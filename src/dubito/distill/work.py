@@ -37,7 +37,11 @@ class Held(NamedTuple):
         """What the user gave as validation, checked."""
         if every < 1:
             raise ValueError(f"check_every must be at least 1, got {every}")
-        return None if data is None else cls(tensors(data[0]), tensors(data[1]), every)
+        if data is None:
+            return None
+        if not isinstance(data, tuple | list) or len(data) != 2:
+            raise ValueError("validation needs inputs and what they should give; pass it as (x, y)")
+        return cls(tensors(data[0]), tensors(data[1]), every)
 
 
 class Order(NamedTuple):
@@ -149,6 +153,16 @@ class Distillation(ABC):
 
 
 Made = TypeVar("Made", bound=Posterior)
+Chosen = TypeVar("Chosen")
+
+
+def chosen(distiller: object | None, kind: type[Chosen]) -> Chosen:
+    """The settings that were given, or the defaults; those of another distiller are refused."""
+    if distiller is None:
+        return kind()
+    if not isinstance(distiller, kind):
+        raise ValueError(f"{distiller!r} are no settings of this distillation; give distill.{kind.__name__}(...)")
+    return distiller
 
 
 def expect(found: Posterior, kind: type[Made], folder: str | Path | None) -> Made:

@@ -1,33 +1,42 @@
 """Active learning as in adversarial posterior distillation: which posterior's entropy chooses the best labels?
 
 A small CNN (three convolutions of 48, three of 96, three more, global average), two labels of each digit to begin with
-and 10 more a step for 50 steps, chosen by entropy over 50 samples among 5,000 images of the pool drawn anew; 3,000
-full-batch iterations from scratch at each step with learning rate 0.05; a chain forgets 500 and keeps one sample in 5.
+and 10 more a step for 50 steps, chosen by entropy over 50 networks; full-batch iterations with learning rate 0.05.
+
+What costs less here than in the released script, which takes 3,000 iterations from fresh weights at every step:
+
+- the first 20 labels get the 3,000 iterations; after that every method goes on from where it stood before the new
+  labels came, for 250 iterations. A chain forgets a sixth of both and keeps one in 4 (there: 500, and one in 5).
+  Networks that go on generalise a little worse than fresh ones (Ash and Adams, 2020, arXiv 1910.08475);
+- labels are chosen among 2,000 images of the pool drawn anew at every step, and accuracy is that on the first 4,000
+  test images, with a standard error of at most 0.8 points and of 0.3 at 95 %;
+- the generator is trained from scratch for 500 updates at each step (there: 1,000), on standardised weights.
 
 Faults of the released script, repaired here:
 
 1. the noise of SGLD there has a variance of rate / (1000 N), a temperature of 1e-3; here 1;
-2. its generator is never trained, because the counter that would start it is never increased; here 1,000 updates each
-   step, on that step's chain;
+2. its generator is never trained, because the counter that would start it is never increased; here it is, each
+   step on that step's chain;
 3. its MC dropout chooses without dropout, because the command asks for determinism too; here by 50 masks;
-4. it plots the running maximum of the test accuracy of one run; here the accuracy itself, over several runs;
+4. it plots the running maximum of the test accuracy; here the accuracy itself, of one run as there;
 5. its network cuts logits off below 1e-10; here it does not;
 6. its weight decay of 0.05 on the mean loss is a prior that tightens with every label; here it stays what it is at 20;
 7. its BatchNorm makes the likelihood of one image depend on the others; here GroupNorm.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import mean
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 import dubito
 from dubito import plots
 from dubito.data import Split
 from dubito.distill import Adversarial, adversarial
 from dubito.methods.base import Method
+from dubito.posteriors.samples import SamplesPosterior
 from dubito.results import Cell, Figure, Result, Table
 from dubito.studies import images
 from dubito.studies.base import Plan, Settings, Study, banded, built
@@ -35,7 +44,7 @@ from dubito.studies.pieces import answers
 from dubito.tasks import Active
 from dubito.tasks.active import Acquisition
 
-RATE, DECAY, START, SUBSET = 0.05, 0.05, 20, 5000  # of the pool
+RATE, DECAY, START, SUBSET = 0.05, 0.05, 20, 2000  # of the pool
 AT = (50, 100, 200, 300, 520)  # labels for the table
 
 
@@ -45,16 +54,20 @@ class Sizes:
 
     runs: int
     rounds: int
-    steps: int
+    first: int
+    """Iterations on the labels to begin with."""
+    further: int
+    """Iterations at every step after that."""
     draws: int
     pool: int
     tested: int
     channels: int
     generated: int
+    """Updates of the generator."""
 
 
-FULL = Sizes(2, 50, 3000, 50, 50_000, 10_000, 48, 1000)
-QUICK = Sizes(1, 1, 8, 3, 60, 20, 4, 3)
+FULL = Sizes(1, 50, 3000, 250, 50, 50_000, 4_000, 48, 500)
+QUICK = Sizes(1, 1, 8, 6, 3, 60, 20, 4, 3)
 
 
 def network(channels: int, drop: bool) -> nn.Module:
@@ -90,25 +103,28 @@ ROWS = {
 }
 
 
-def method(name: str, n: int, quick: bool) -> Method[Any]:
+def method(name: str, n: int, steps: int) -> Method[Any]:
     """The method with the released settings in textbook form, for n labels."""
     descent: dict[str, Any] = {"learning_rate": RATE, "optimiser": "sgd", "momentum": 0.0}
     if name in ("sgld", "apd"):
-        return dubito.SGLD(step_size=RATE / n, burn_in=2 if quick else 500, thin=2 if quick else 5)
+        return dubito.SGLD(step_size=RATE / n, burn_in=steps // 6, thin=min(4, steps // 3))
     return dubito.MCDropout(**descent) if name == "dropout" else dubito.MAP(**descent)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Recipe:
-    """A fit of one row."""
+    """The fits of one row, each of which goes on from the one before."""
 
     row: Row
     sizes: Sizes
     settings: Settings
+    reached: dict[str, Tensor] = field(default_factory=dict)
+    """Weights at the end of the latest fit."""
 
     def __call__(self, data: Any, previous: dubito.Posterior | None, seed: int) -> dubito.Posterior:
-        """From scratch, on all labels at once; where asked for, distilled."""
+        """On all labels at once; where asked for, distilled."""
         fitted = self._fitted(data, seed)
+        self.reached = reached(fitted)
         if self.row.method != "apd":
             return fitted
         generator = Adversarial(noise=100, batch_size=32)
@@ -119,8 +135,19 @@ class Recipe:
     def _fitted(self, data: Any, seed: int) -> dubito.Posterior:
         n, alone = len(data[1]), Settings(seed=seed, device=self.settings.device, progress=False)
         net = built(lambda: network(self.sizes.channels, self.row.method == "dropout"), alone)
-        plan = Plan(method(self.row.method, n, self.settings.quick), net, self.sizes.steps, None, n, "tf32")
+        if self.reached:
+            net.load_state_dict(self.reached)
+        steps = self.sizes.further if self.reached else self.sizes.first
+        plan = Plan(method(self.row.method, n, steps), net, steps, None, n, "tf32")
         return plan.fit(data, alone, dubito.Categorical(), dubito.Normal(std=(START * DECAY) ** -0.5))
+
+
+def reached(posterior: dubito.Posterior) -> dict[str, Tensor]:
+    """The last weights of a chain, or those of a single network."""
+    if not isinstance(posterior, SamplesPosterior):
+        return dict(posterior.mean_network().state_dict())
+    (last,) = posterior.samples.get([len(posterior) - 1])[0]
+    return posterior.net.layout.split(last)
 
 
 def run(settings: Settings) -> Result:
@@ -141,7 +168,7 @@ def run(settings: Settings) -> Result:
 
 
 def curve(name: str, seed: int, settings: Settings) -> Mapping[str, Any]:
-    """One run of one row; its rounds are kept."""
+    """One run of one row."""
     sizes, row, digits = _sizes(settings), ROWS[name], images.digits(settings).scaled(-1, 1)
     pool = Split(digits.train.x[: sizes.pool], digits.train.y[: sizes.pool])
     test = Split(digits.test.x[: sizes.tested], digits.test.y[: sizes.tested])
@@ -149,8 +176,7 @@ def curve(name: str, seed: int, settings: Settings) -> Mapping[str, Any]:
         acquisition=row.acquisition, rounds=sizes.rounds, start=START, draws=sizes.draws,
         pool_subset=SUBSET, seed=seed, progress=settings.progress,
     )  # fmt: skip
-    folder = settings.folder(f"{name} {seed}")
-    return task.run(Recipe(row, sizes, settings), {"pool": pool, "test": test}, folder=folder).numbers
+    return task.run(Recipe(row, sizes, settings), {"pool": pool, "test": test}).numbers
 
 
 def _sizes(settings: Settings) -> Sizes:
@@ -163,7 +189,8 @@ def verdict(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     ranked = sorted(area, key=lambda name: -area[name])
     runs = len(next(iter(curves.values())))
     shown = ", ".join(f"{name} {area[name]:.1%}" for name in ranked)
-    return f"Accuracy averaged over all numbers of labels and {runs} runs: {shown}."
+    often = "one run, so that small differences mean nothing" if runs == 1 else f"{runs} runs"
+    return f"Accuracy averaged over all numbers of labels, {often}: {shown}."
 
 
 def _table(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
@@ -173,13 +200,15 @@ def _table(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
         (name, *(mean(one["accuracy"][labels.index(n)] for one in runs) for n in counts))
         for name, runs in curves.items()
     ]
-    note = "Mean over runs; the published curves have no numbers."
+    runs = len(next(iter(curves.values())))
+    note = f"{'One run' if runs == 1 else f'Mean over {runs} runs'}; the published curves have no numbers."
     return Table("Test accuracy by labels", ("method", *map(str, counts)), rows, note)
 
 
 def _figure(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
     series = [banded(name, runs[0]["labels"], [one["accuracy"] for one in runs]) for name, runs in curves.items()]
-    caption = "Mean over runs; bands from the worst to the best."
+    several = len(next(iter(curves.values()))) > 1
+    caption = "Mean over runs; bands from the worst to the best." if several else "One run."
     return plots.lines("accuracy", "Accuracy by labels", series, x_label="labels", y_label="accuracy", caption=caption)
 
 

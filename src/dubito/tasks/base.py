@@ -87,8 +87,17 @@ def named(data: Mapping[str, Data], name: str) -> Labelled:
     return labelled(data[name])
 
 
+def check_names(data: Mapping[str, Data], known: Sequence[str]) -> None:
+    """Refuse data that the task would not look at."""
+    for name in data:
+        if name not in known:
+            raise ValueError(f"the task has no use for data called {name!r}; {suggestion(name, known)}")
+
+
 def check_posteriors(posteriors: Posteriors) -> None:
     """Refuse an empty comparison, and posteriors that know no classes."""
+    if not isinstance(posteriors, Mapping):
+        raise ValueError(f"posteriors come by name, and {posteriors!r} has none; give {{name: posterior}}")
     if not posteriors:
         raise ValueError("there is no posterior to look at; give at least one, as {name: posterior}")
     for name, posterior in posteriors.items():
@@ -98,7 +107,9 @@ def check_posteriors(posteriors: Posteriors) -> None:
 
 
 def check_scores(scores: Sequence[str]) -> None:
-    """Refuse unknown doubts."""
+    """Refuse unknown doubts, and none at all."""
+    if not scores:
+        raise ValueError(f"there is no score to look at; choose some of {', '.join(SCORES)}")
     for score in scores:
         if score not in SCORES:
             raise ValueError(f"there is no score {score!r}; {suggestion(score, SCORES)}")
@@ -148,7 +159,7 @@ def detected(
 ) -> Cells:
     """How well each score tells the two sides apart, by every measure; intervals from so many bootstrap samples."""
     ranked = {score: Ranked(values, outside[score]) for score, values in inside.items()}
-    ends = intervals(ranked, rounds, level, seed) if rounds else {}
+    ends = intervals(ranked, rounds, level, seed) if rounds and ranked else {}
     return {
         score: {m: Measured(value, *ends[score][m] if ends else ()) for m, value in measured(one).items()}
         for score, one in ranked.items()

@@ -103,8 +103,6 @@ class OOD:
     def _look(self, posterior: Any, inside: Labelled, outside: Mapping[str, Labelled]) -> "Look":
         prediction = self._predict(posterior, inside)
         near = doubts(prediction, self.scores)
-        if not near.scores:
-            raise ValueError(f"no score exists for {posterior!r}: {next(iter(near.why_not.values()))}")
         far = {name: doubts(self._predict(posterior, one), near.scores) for name, one in outside.items()}
         cells = {name: self._detected(near.scores, one.scores) for name, one in far.items()}
         if inside.y is None:

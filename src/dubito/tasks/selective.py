@@ -21,6 +21,7 @@ from dubito.tasks.base import (
     Data,
     Labelled,
     Posteriors,
+    check_names,
     check_posteriors,
     check_scores,
     doubts,
@@ -65,6 +66,7 @@ class Selective:
     def run(self, posteriors: Posteriors, data: Mapping[str, Data]) -> Result:
         """Every posterior by every score."""
         check_posteriors(posteriors)
+        check_names(data, ("test", "validation", "unknown"))
         test = named(data, "test")
         unknown = named(data, "unknown") if "unknown" in data else None
         validation = named(data, "validation") if "validation" in data else None
@@ -204,7 +206,8 @@ def _curves(found: Mapping[str, Judged]) -> Iterator[Figure]:
             if having:
                 series = [plots.Series(n, *_drawn(j, score, name)) for n, j in having.items()]
                 panels[NAMES[score]] = plots.lines("c", "c", series, x_label=x_label, y_label=y_label)
-        yield plots.panels(name, title, panels)
+        if panels:
+            yield plots.panels(name, title, panels)
 
 
 def _drawn(judged: Judged, score: str, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

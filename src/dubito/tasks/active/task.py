@@ -8,6 +8,7 @@ import hashlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from operator import index
 from pathlib import Path
 from typing import Any, get_args
 
@@ -21,7 +22,7 @@ from dubito.rng import derive, generator
 from dubito.tasks.active.acquire import Acquisition, acquire
 from dubito.tasks.active.journal import Block, Journal
 from dubito.tasks.active.oracle import Known, Oracle
-from dubito.tasks.base import Data, Labelled, Refit, named
+from dubito.tasks.base import Data, Labelled, Refit, check_names, named
 
 ERRORS = (0.1, 0.05)  # for which the number of labels is told
 
@@ -56,6 +57,10 @@ class Active:
             raise ValueError(f"there is no acquisition {self.acquisition!r}; {suggestion(self.acquisition, known)}")
         if min(self.batch, self.start) < 1 or self.rounds < 0:
             raise ValueError(f"batch={self.batch}, start={self.start}, rounds={self.rounds} must be 1, 1, 0 or more")
+        if self.pool_subset is not None and self.pool_subset < self.batch:
+            raise ValueError(f"pool_subset={self.pool_subset} holds no batch of {self.batch}; give more rows")
+        if self.sharpness is not None and not self.sharpness > 0:
+            raise ValueError(f"sharpness={self.sharpness} must be positive; 0 would be acquisition='random'")
         if self.sharpness is not None and self.acquisition in ("random", "batch_bald"):
             raise ValueError(f"sharpness belongs to acquisition by a score, not to {self.acquisition}; leave it out")
 
@@ -68,6 +73,7 @@ class Active:
         oracle: Oracle | None = None,
     ) -> Result:
         """Run, or go on; raises `Waiting` where a person has to answer first."""
+        check_names(data, ("pool", "test"))
         pool = named(data, "pool")
         test = named(data, "test") if "test" in data else None
         if oracle is None and pool.y is None:
@@ -81,7 +87,7 @@ class Active:
         for number in range(self.rounds + 1):
             block = self._block(number, journal, pool, posterior)
             if block.labels is None:
-                block.labels = asked(block.chosen, pool.x[block.chosen], number)
+                block.labels = answered(asked(block.chosen, pool.x[block.chosen], number), len(block.chosen))
                 journal.save()
             if block.scores is None or (number < self.rounds and number + 1 == len(journal.blocks)):
                 posterior = self._fit(number, journal, pool, refit)
@@ -111,7 +117,7 @@ class Active:
         rows = free.nonzero().flatten()
         if self.pool_subset is not None and self.pool_subset < len(rows):
             order = torch.randperm(len(rows), generator=generator("cpu", self.seed, "subset", number))
-            rows = rows[order[: max(self.pool_subset, self.batch)]]
+            rows = rows[order[: self.pool_subset]]
         x, seed = pool.x[rows.to(pool.x.device)], derive(self.seed, "acquire", number)
         found = acquire(posterior, x, self.batch, self.acquisition, self.draws, self.sharpness, seed)
         return [int(rows[i]) for i in found]
@@ -173,6 +179,17 @@ def first(pool: Labelled, k: int, seed: int) -> list[int]:
         turns[label] = turns.get(label, 0) + 1
         ranked.append((turns[label], place, i))
     return [i for _, _, i in sorted(ranked)[:k]]
+
+
+def answered(labels: Sequence[Any], count: int) -> list[int]:
+    """An oracle's labels as whole numbers, refused before they are noted where they do not fit the question."""
+    try:
+        found = [index(label) for label in labels]
+    except TypeError as error:
+        raise ValueError(f"the oracle answered {labels!r}; it must give whole numbers from 0 on") from error
+    if len(found) != count or min(found) < 0:
+        raise ValueError(f"the oracle answered {found} about {count} rows; it must give each a whole number from 0 on")
+    return found
 
 
 def labels_needed(labels: Sequence[int], accuracy: Sequence[float], error: float) -> int | None:

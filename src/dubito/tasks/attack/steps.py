@@ -8,12 +8,12 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
-from dubito.inputs import tensors
+from dubito.inputs import check_finite, tensors
 from dubito.posteriors.base import Posterior
 from dubito.rng import generator
 from dubito.tasks.attack.victim import Victim
@@ -34,7 +34,11 @@ class Attack(ABC):
     """Whether these are new ones at every step, or the same throughout."""
     seed: int = 0
 
+    boundless: ClassVar[bool] = False  # whether it may go without a ball
+
     def __post_init__(self) -> None:
+        if self.epsilon is None and not self.boundless:
+            raise ValueError(f"{type(self).__name__} needs a ball to stay in; give epsilon, in units of [0, 1] pixels")
         if self.epsilon is not None and not self.epsilon >= 0:
             raise ValueError(f"epsilon={self.epsilon} must be 0 or more, in units of [0, 1] pixels")
         if self.draws < 1:
@@ -50,6 +54,7 @@ class Attack(ABC):
         victim = Victim(posterior, self.draws, self.fresh, self.seed)
         start = victim.prepared(given)
         labels = self.aim(victim, start, y)
+        victim.check(start, labels)
         yield from self.moves(victim, start, labels.to(start.device), bounds)
 
     def perturb(self, posterior: Posterior, x: Any, y: Any = None, *, bounds: Bounds = (0.0, 1.0)) -> Tensor:
@@ -58,6 +63,8 @@ class Attack(ABC):
 
     def aim(self, victim: Victim, x: Tensor, y: Any) -> Tensor:
         """The labels whose probability is changed."""
+        if y is None and victim.posterior.likelihood.kind != "classification":
+            raise ValueError("without classes there is no prediction to go away from; give y")
         return victim.labels(x) if y is None else torch.as_tensor(tensors(y))
 
     def _radius(self, bounds: Bounds) -> float:
@@ -99,6 +106,12 @@ class TargetedFGSM(Attack):
     """In units of [0, 1] pixels."""
     steps: int = 100
 
+    boundless = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_steps(self.steps, self.step_size)
+
     def moves(self, victim: Victim, x: Tensor, y: Tensor, bounds: Bounds) -> Iterator[Tensor]:
         size, radius, now = self.step_size * (bounds[1] - bounds[0]), self._radius(bounds), x
         for step in range(self.steps):
@@ -129,8 +142,9 @@ class PGD(Attack):
         super().__post_init__()
         if self.norm not in ("linf", "l2"):
             raise ValueError(f"norm={self.norm!r} is unknown; choose 'linf' or 'l2'")
-        if self.steps < 1 or self.restarts < 0:
-            raise ValueError(f"steps={self.steps}, restarts={self.restarts}: give at least 1 step and 0 restarts")
+        _check_steps(self.steps, self.step_size)
+        if self.restarts < 0:
+            raise ValueError(f"restarts={self.restarts} must be 0 or more")
 
     def moves(self, victim: Victim, x: Tensor, y: Tensor, bounds: Bounds) -> Iterator[Tensor]:
         best, least = x, x.new_full((len(x),), torch.inf)
@@ -176,6 +190,13 @@ def _norms(x: Tensor) -> Tensor:
     return lengths.view(-1, *(1,) * (x.dim() - 1))
 
 
+def _check_steps(steps: int, step_size: float | None) -> None:
+    if steps < 1:
+        raise ValueError(f"steps={steps}: give at least 1 step")
+    if step_size is not None and not step_size > 0:
+        raise ValueError(f"step_size={step_size} must be positive, in units of [0, 1] pixels")
+
+
 def _checked(x: Any, bounds: Bounds) -> Tensor:
     """Refuse what cannot be moved, or lies outside the range already."""
     low, high = bounds
@@ -183,6 +204,9 @@ def _checked(x: Any, bounds: Bounds) -> Tensor:
         raise ValueError(f"bounds={bounds} hold no range; give the least and the largest value of an input")
     if not isinstance(x, Tensor) or not x.is_floating_point():
         raise ValueError("only inputs in one tensor of real numbers can be moved a little; tokens and tuples cannot")
+    if not x.numel():
+        raise ValueError("there is nothing to attack: the inputs have no rows; give at least one")
+    check_finite(x, "x")
     least, most, room = float(x.min()), float(x.max()), _ROOM * (high - low)
     if least < low - room or most > high + room:
         raise ValueError(

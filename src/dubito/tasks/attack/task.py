@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dubito import plots
-from dubito.config import to_dict
+from dubito.config import suggestion, to_dict
 from dubito.detection import ROUNDS
 from dubito.posteriors.base import Posterior
 from dubito.prediction import Prediction
@@ -24,6 +24,7 @@ from dubito.tasks.base import (
     Data,
     Labelled,
     Posteriors,
+    check_names,
     check_posteriors,
     check_scores,
     detected,
@@ -86,6 +87,10 @@ class Robustness:
     def run(self, posteriors: Posteriors, data: Mapping[str, Data]) -> Result:
         """Every posterior as attacked and as judge."""
         check_posteriors(posteriors)
+        check_names(data, ("test", "negatives"))
+        for name in self.sources:
+            if name not in posteriors:
+                raise ValueError(f"sources has {name!r}, which is no posterior here; {suggestion(name, posteriors)}")
         test = named(data, "test")
         negatives = named(data, "negatives") if "negatives" in data else test
         attacked = {name: self._perturbed(name, one, test, self.attack) for name, one in posteriors.items()}
@@ -236,11 +241,18 @@ class Trajectory:
     """Images along the way of the first input."""
     progress: bool = False
 
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise ValueError(f"every={self.every} must be at least 1: so many steps lie between two judgements")
+
     def run(self, posteriors: Posteriors, data: Mapping[str, Data]) -> Result:
         """Each posterior under its own attack."""
         check_posteriors(posteriors)
+        check_names(data, ("test",))
         test = named(data, "test")
         test = test.at((test.labels != self.attack.target).nonzero().flatten().to(test.labels.device))
+        if not test.size:
+            raise ValueError(f"all inputs are of class {self.attack.target} already; give others, or another target")
         ways = {name: self._way(name, one, test) for name, one in posteriors.items()}
         return Result(
             name="trajectory",

@@ -30,6 +30,12 @@ class Victim:
         """The networks that the attacker sees at a step: not those that a prediction with the same seed draws."""
         return self.posterior.draw(self.draws, derive(self.seed, "attack", step if self.fresh else 0))
 
+    def check(self, x: Tensor, y: Tensor) -> None:
+        """Refuse labels that do not fit the inputs or the classes."""
+        with torch.no_grad():
+            outputs = next(self.functions(0).chunks(1))(x[:1])[0]
+        self.posterior.likelihood.resolve(outputs.expand(len(x), *outputs.shape[1:]), y.to(outputs.device))
+
     def gradient(self, x: Tensor, y: Tensor, step: int = 0) -> Tensor:
         """d log p(y | x) / dx, in the shape of x."""
         functions = self.functions(step)
