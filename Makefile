@@ -20,7 +20,7 @@ lint: $(VENV)/dev.stamp
 	@$(BIN)/lint-imports --no-logo
 
 bench: $(VENV)/dev.stamp
-	@$(BIN)/python -m benchmarks; status=$$?; $(BIN)/python -m benchmarks.page; exit $$status
+	@$(BIN)/python -m benchmarks; status=$$?; $(BIN)/python -m benchmarks.page; $(BIN)/python -m benchmarks.tables; exit $$status
 
 clean:
 	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist

@@ -14,6 +14,12 @@ from dubito.target import Batch, Target
 
 SEEDS, ROWS = 4000, 16
 SCALES = (0.1, 1.0)  # of the weights' own root mean square
+SEEN = 4  # standard errors above which a gap is not chance
+NETS = {
+    "64-16-10": "64-16-10, acts once per example",
+    "convolutions": "two 3x3 convolutions and two linear maps",
+    "attention": "self-attention over the rows, from linear maps",
+}
 
 
 class Attention(nn.Module):
@@ -49,7 +55,7 @@ def run(where: Where) -> bool:
                 values[f"{label}, std {scale:g}, {estimator}: variance"] = [ratio]
                 if estimator == "flipout" or label == "64-16-10":
                     what = f"{label}, std {scale:g}, {estimator}: four standard errors over the gap"
-                    claims.append(Claim(what, 4 * error / max(gap, error), 1.0))
+                    claims.append(Claim(what, SEEN * error / max(gap, error), 1.0))
     title = f"Gradients against whole weight draws, {seeds:,} draws, {ROWS} digits; variance as a share of theirs"
     return report(where, "estimator-gap", title, "", values, claims)
 

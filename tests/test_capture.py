@@ -10,7 +10,7 @@ from dubito.capture import AHEAD, Numbers
 from dubito.loop import Diverged
 from dubito.methods import registry
 from dubito.methods.base import Sampler
-from dubito.rng import Rng
+from dubito.rng import Rng, Stream
 from dubito.tick import Tick, add_scaled_
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
@@ -42,6 +42,104 @@ def test_an_eager_step_has_floats():
 def test_a_scale_may_be_a_float_or_a_tensor():
     x = torch.arange(3.0)
     assert torch.equal(add_scaled_(torch.ones(3), x, 0.5), add_scaled_(torch.ones(3), x, torch.tensor(0.5)))
+
+
+class Alternating:
+    """Every third step does something else."""
+
+    device = torch.device("cuda")
+
+    def __init__(self, why=None):
+        self.why, self.steps = why, []
+
+    def step(self, state, tick):
+        self.steps.append(int(tick.step))
+        return state, None
+
+    def obstacle(self):
+        return self.why
+
+    def kind(self, state, step):
+        return step % 3 == 2
+
+    def ready(self, step):
+        pass
+
+
+class Nothing:
+    def add(self, info, step):
+        pass
+
+
+class Recording:
+    """In place of a graph: which steps of a kind it stands for."""
+
+    made = ()
+
+    def __init__(self, owner, subject, *rest):
+        self.kind, self.steps, self.rest = subject.kind, [], rest
+        type(self).made = (*type(self).made, self)
+
+    def __call__(self, step):
+        self.steps.append(step)
+
+
+@pytest.fixture
+def without_gpu(monkeypatch):
+    """Takes steps as on a GPU, with nothing recorded in truth."""
+
+    def taken(stepper, steps, **options):
+        advance = capture.Advance(stepper, steps, 0, Nothing(), **options)
+        for step in range(steps):
+            advance(None, step)
+
+    monkeypatch.setattr(capture, "Stream", lambda device: Stream(torch.device("cpu")))
+    monkeypatch.setattr(capture, "TIMED", 0)
+    for name in ("_Replay", "_Compiled"):
+        monkeypatch.setattr(capture, name, type(name, (Recording,), {}))
+    return taken
+
+
+def test_each_kind_of_step_is_recorded_by_itself(without_gpu):
+    stepper = Alternating()
+    without_gpu(stepper, 60, compiled=False)
+    usual, other = capture._Replay.made
+    assert stepper.steps == [0, 1, 2, 3, 5, 8]
+    assert usual.steps == [step for step in range(4, 60) if step % 3 < 2]
+    assert other.steps == [step for step in range(9, 60) if step % 3 == 2]
+
+
+def test_a_kind_that_comes_late_stays_eager(without_gpu):
+    stepper = Alternating()
+    without_gpu(stepper, capture.WORTH + 5, compiled=False)
+    assert [recording.kind for recording in capture._Replay.made] == [False]
+
+
+def test_each_kind_is_compiled_where_that_was_asked_for(without_gpu):
+    without_gpu(Alternating(), 60, compiled=True)
+    assert [recording.kind for recording in capture._Compiled.made] == [False, True]
+    assert all(recording.steps for recording in capture._Compiled.made)
+    assert not any(recording.steps for recording in capture._Replay.made)
+
+
+def test_why_steps_are_not_recorded_is_said_once(without_gpu, capsys):
+    stepper = Alternating("it must not")
+    without_gpu(stepper, 60)
+    assert stepper.steps == list(range(60))
+    assert capsys.readouterr().err.count("it must not") == 1
+
+
+def test_another_clock_has_its_own_numbers():
+    def lessons(step):
+        return step // 10
+
+    eager = Tick.at(57, 100).on(lessons, 10)
+    assert int(eager.step) == 5 and eager.number(lambda step, steps: step / steps) == 0.5
+    numbers = Numbers(100, torch.device("cpu"))
+    numbers.begin()
+    recorded = Tick(numbers.step[0], 100, Rng(0), numbers).on(lessons, 10)
+    recorded.number(lambda step, steps: step / steps)
+    assert replayed(numbers, 57) == pytest.approx([5, 0.5])
 
 
 def data():
@@ -80,6 +178,21 @@ def test_a_recorded_run_equals_the_eager_one(name, monkeypatch, capsys):
     eager, replayed = (answers(method, monkeypatch, recorded) for recorded in (False, True))
     assert "cannot be" not in capsys.readouterr().err
     torch.testing.assert_close(replayed, eager, rtol=1e-3, atol=1e-4)
+
+
+@gpu
+def test_long_trajectories_are_recorded_as_a_whole(monkeypatch, capsys):
+    x = torch.linspace(-2, 2, 60, dtype=torch.float64).unsqueeze(1)
+    found = []
+    for worth in (1 << 60, 1):
+        monkeypatch.setattr(capture, "WORTH", worth)
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(1, 20), nn.Tanh(), nn.Linear(20, 20), nn.Tanh(), nn.Linear(20, 1)).double()
+        settings = {"likelihood": dubito.Gaussian(std=0.1), "steps": 9, "members": 4, "device": "cuda"}
+        method = dubito.HMC(leapfrog=100, step_size=1e-4, burn_in=5)
+        found.append(dubito.fit(net, (x, x.sin()), method, progress=False, **settings).predict(x, draws=16).mean)
+    assert "cannot be" not in capsys.readouterr().err
+    torch.testing.assert_close(found[1], found[0], rtol=1e-3, atol=1e-4)
 
 
 @gpu

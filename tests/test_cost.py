@@ -44,3 +44,4 @@ def test_operations_are_those_of_torchs_counter(name):
     with torch.no_grad(), FlopCounter() as counter:
         module(x)
     assert counter.total == reference.get_total_flops() > 0
+    assert counter.convolves == (name in ("convolution", "transposed"))

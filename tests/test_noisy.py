@@ -155,6 +155,17 @@ def test_everything_else_is_drawn_in_weight_space_and_says_why():
     assert scheme.paths["head.weight"].estimator == "flipout"
 
 
+@pytest.mark.parametrize("cell", [nn.LSTM, nn.GRU, nn.RNN])
+def test_passes_before_the_recorded_one_change_no_path(cell):
+    module = Recurrent()
+    module.cell = cell(4, 5, batch_first=True)
+    net, x = Net(module), torch.randn(B, 3, 4)
+    net(net.theta(), x)
+    paths = net.scheme(x, net.layout.names, "local").paths
+    assert paths["head.weight"].estimator == paths["head.bias"].estimator == "local"
+    assert paths["cell.weight_hh_l0"].why.startswith("used by ")
+
+
 def test_attention_modules_take_whole_weights():
     layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
     _, scheme = scheme_of(layer, torch.randn(B, 3, 4), "local")

@@ -60,6 +60,20 @@ def test_each_member_is_clipped_by_its_own_norm():
     torch.testing.assert_close(ours(settings, scaled), expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("members", [1, 3])
+@pytest.mark.parametrize("settings", [{}, {"clip_norm": 0.1}, {"optimiser": "sgd"}])
+def test_a_gradient_in_stretches_is_the_whole_one(settings, members):
+    found = []
+    for parted in (False, True):
+        theta, settled = THETA[:members].clone(), Optimised(learning_rate=0.01, **settings)
+        state = settled.optim_init(theta)
+        for step in range(3):
+            grad = torch.func.grad(loss)(theta)
+            settled.descend_(theta, list(grad.split([2, 4], dim=1)) if parted else grad, state, Tick.at(step, 3))
+        found.append(theta)
+    torch.testing.assert_close(found[1], found[0])
+
+
 def test_a_schedule_multiplies_the_rate():
     cosine = schedules.Cosine()
     settings = Optimised(learning_rate=0.02, optimiser="sgd", momentum=0.0, schedule="cosine")

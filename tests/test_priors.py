@@ -8,6 +8,7 @@ from scipy import integrate, stats
 from torch import Tensor, nn
 from torch.func import vmap
 
+import dubito
 from dubito.priors import (
     Centred,
     FanIn,
@@ -289,3 +290,38 @@ def test_centred_priors_lie_on_the_modules_weights():
     assert mixed["0.bias"].std.unique().tolist() == pytest.approx([0.2]) and mixed["1.bias"] == Point()
     with pytest.raises(ValueError, match="std is -1"):
         Centred(std=-1)
+
+
+# -- densities from elsewhere ----------------------------------------------------------------------------------
+
+
+def test_a_distribution_of_torch_is_a_prior_over_each_weight():
+    """Cauchy's is Student's t with one degree of freedom, in density and in what a fit makes of it."""
+    net = nn.Linear(3, 2)
+    cauchy = torch.distributions.Cauchy(0.0, 0.5)
+    given = assign({"weight": cauchy, "bias": Point()}, net)
+    value = torch.linspace(-3, 3, 7).view(7, 1)
+    torch.testing.assert_close(given["weight"].log_prob(value), StudentT(1.0, 0.5).log_prob(value))
+    assert given["bias"] == Point() and describe(given)["weight"]["repr"] == "Cauchy(loc: 0.0, scale: 0.5)"
+    x, y = torch.randn(20, 3, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 2
+    options = {"steps": 5, "device": "cpu", "progress": False}
+    one, two = (
+        dubito.fit(net, (x, y), dubito.Variational(draws=2), prior=prior, **options)
+        for prior in (cauchy, StudentT(1.0, 0.5))
+    )
+    torch.testing.assert_close(one.mean, two.mean)
+    torch.testing.assert_close(one.std, two.std)
+
+
+def test_what_is_no_density_over_a_number_is_refused():
+    net = nn.Linear(3, 2)
+    joint = torch.distributions.MultivariateNormal(torch.zeros(2), torch.eye(2))
+    with pytest.raises(
+        ValueError, match=r"log_prob of shape \(3,\) for weights of shape \(3, 2\); give a density over one"
+    ):
+        assign(joint, net)
+    with pytest.raises(ValueError, match=r"is no prior; use e\.g\."):
+        assign(Normal, net)
+    posterior = dubito.nn.to_posterior(dubito.nn.BayesLinear(3, 2), dubito.Categorical())
+    with pytest.raises(ValueError, match=r"is a posterior; give prior=posterior\.as_prior\(\) to learn on"):
+        assign(posterior, net)

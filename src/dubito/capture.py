@@ -1,8 +1,9 @@
 """Steps recorded once as a CUDA graph and replayed: gather, noise, gradient and update without the host in between.
 
 What changes from step to step lies on the device before a replay: the number of the step, a table of the numbers that
-rules give for the steps to come, and the seed of the step's one generator. Where many steps are to come the recorded
-step is also compiled: its operations are traced, its random numbers drawn before it, and the rest fused.
+rules give for the steps to come, and the seed of the step's one generator. Steps that do different things are of
+different kinds, and each kind is recorded by itself. Where many steps are to come the recorded step is also compiled:
+its operations are traced, its random numbers drawn before it, and the rest fused.
 """
 
 import contextlib
@@ -10,9 +11,9 @@ import gc
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from typing import Any, Protocol
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -21,12 +22,13 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from dubito.rng import Prepared, Rng, Stream
 from dubito.tick import Rule, Tick
 
-WARM = 3  # steps taken before one is recorded: they fill caches that a recording may not fill
+WARM = 3  # steps of a kind taken before one is recorded: they fill caches that a recording may not fill
 WORTH = 20  # steps left that make a recording worth while
 AHEAD = 1024  # steps whose numbers are uploaded at once
-RULES = 32  # different numbers in a step
+RULES = 256  # different numbers in a step
 TIMED = 100  # replays that are timed to decide about compiling
 COMPILING = 60.0  # seconds of work ahead that make compiling worth while
+PATIENCE = 2000  # the same in multiples of the time of recording: both grow with the number of a step's operations
 
 
 class Recordable(Protocol):
@@ -39,6 +41,9 @@ class Recordable(Protocol):
 
     def obstacle(self) -> str | None:
         """Why steps cannot be recorded; None where they can."""
+
+    def kind(self, state: Any, step: int) -> Hashable:
+        """What tells a step from others: those of one kind do the same things, with other numbers."""
 
     def ready(self, step: int) -> None:
         """Put the data of a step where a recorded one reads them."""
@@ -104,46 +109,79 @@ class Numbers:
         self._filled = steps
 
 
+@dataclass
+class _Kind:
+    """The steps of a kind: how many were taken, their recording, after which step it was made, and times of replays."""
+
+    taken: int = 0
+    replay: "_Replay | None" = None
+    since: int = 0
+    times: list[tuple[torch.cuda.Event, torch.cuda.Event]] = field(default_factory=list)
+
+    def take(self, replay: "_Replay", step: int) -> None:
+        """Replay a step; the first ones are timed, on the device."""
+        if len(self.times) == TIMED:
+            replay(step)
+            return
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        replay(step)
+        end.record()
+        self.times.append((start, end))
+
+    def seconds_ahead(self, step: int, left: int) -> float:
+        """What its replays would take in the steps that are left, if they come as often as since it was recorded."""
+        self.times[-1][1].synchronize()
+        milliseconds = sum(float(start.elapsed_time(end)) for start, end in self.times)
+        return milliseconds / 1000 * left / (step - self.since)
+
+
 class Advance:
-    """Takes a stepper's steps: eagerly at first, by replay once one is recorded, compiled where that pays."""
+    """Takes a stepper's steps: eagerly at first, by replay once their kind is recorded, compiled where that pays."""
 
     def __init__(self, stepper: Recordable, steps: int, seed: int, told: Told, compiled: bool | None = None) -> None:
         self.stepper, self.steps, self.told, self.compiled = stepper, steps, told, compiled
         self.stream = Stream(stepper.device) if stepper.device.type == "cuda" else None
         self.rng = Rng(seed, stream=self.stream)
-        self._replay: _Replay | None = None
-        self._taken, self._began = 0, 0.0
+        self._kinds: dict[Hashable, _Kind] = {}
+        self._said: set[str] = set()
 
     def __call__(self, state: Any, step: int) -> Any:
         """The state after one more step; what the step told is taken in."""
         rng = self.rng.at(step)
-        if self._replay is not None:
+        if self.stream is None:
+            return self._eagerly(state, step, rng)
+        kind = self.stepper.kind(state, step)
+        own = self._kinds.setdefault(kind, _Kind())
+        if own.replay is not None:
             self.stepper.ready(step)
-            self._replay(step)
+            own.take(own.replay, step)
         else:
-            clock = torch.tensor(step)
-            state, info = self.stepper.step(state, Tick(clock, self.steps, rng))
-            self.told.add(info, clock)
-        self._taken += 1
-        if self.stream is not None:
-            self._improve(state, self.stream, self.steps - step - 1)
+            state = self._eagerly(state, step, rng)
+        own.taken += 1
+        self._improve(own, _Subject(state, kind, self.stream), step)
         return state
 
-    def _improve(self, state: Any, stream: Stream, left: int) -> None:
-        """Record the step when it is warm; compile it when asked to, or when a stopwatch says that it pays."""
-        if self._taken == WARM and left >= WORTH:
-            self._replay = self._tried("recorded", lambda: _Replay(self, state, stream))
-            self._began = time.perf_counter()
-            if self._replay and self.compiled:
-                self._compile(state, stream, self._replay)
-        elif self._replay and self.compiled is None and self._taken == WARM + TIMED:
-            torch.cuda.synchronize(self.stepper.device)
-            if left * (time.perf_counter() - self._began) / TIMED > COMPILING:
-                self._compile(state, stream, self._replay)
+    def _eagerly(self, state: Any, step: int, rng: Rng) -> Any:
+        clock = torch.tensor(step)
+        state, info = self.stepper.step(state, Tick(clock, self.steps, rng))
+        self.told.add(info, clock)
+        return state
 
-    def _compile(self, state: Any, stream: Stream, plain: "_Replay") -> None:
-        compiled = self._tried("compiled", lambda: _Compiled(self, state, stream, plain))
-        self._replay = compiled or plain
+    def _improve(self, own: _Kind, subject: "_Subject", step: int) -> None:
+        """Record a step when it is warm; compile it when asked to, or when a stopwatch says that it pays."""
+        left = self.steps - step - 1
+        if own.taken == WARM and left >= WORTH:
+            own.replay, own.since = self._tried("recorded", lambda: _Replay(self, subject)), step
+            if own.replay and self.compiled:
+                self._compile(own, subject, own.replay)
+        elif own.replay and self.compiled is None and own.taken == WARM + TIMED:
+            enough = max(COMPILING, PATIENCE * own.replay.seconds)
+            if own.seconds_ahead(step, left) > enough:
+                self._compile(own, subject, own.replay)
+
+    def _compile(self, own: _Kind, subject: "_Subject", plain: "_Replay") -> None:
+        own.replay = self._tried("compiled", lambda: _Compiled(self, subject, plain)) or plain
 
     def _tried(self, what: str, make: "Callable[[], _Replay]") -> "_Replay | None":
         """A recording, or None, said aloud, where it cannot be made."""
@@ -153,16 +191,27 @@ class Advance:
                 return make()
             except RuntimeError as error:
                 why = str(error).partition("\n")[0]
-        print(f"dubito: the step cannot be {what}, so this run is slower than it could be: {why}", file=sys.stderr)
+        said = f"dubito: the step cannot be {what}, so this run is slower than it could be: {why}"
+        if said not in self._said:
+            print(said, file=sys.stderr)
+        self._said.add(said)
         return None
+
+
+class _Subject(NamedTuple):
+    """What is recorded: a step of a kind, on a state, with the stream of its random numbers."""
+
+    state: Any
+    kind: Hashable
+    stream: Stream
 
 
 class _Replay:
     """A recorded step."""
 
-    def __init__(self, owner: Advance, state: Any, stream: Stream, rules: Sequence[Rule] = ()) -> None:
-        device = owner.stepper.device
-        self.owner, self.state, self.stream = owner, state, stream
+    def __init__(self, owner: Advance, subject: _Subject, rules: Sequence[Rule] = ()) -> None:
+        device, stream = owner.stepper.device, subject.stream
+        self.owner, self.state, self.kind, self.stream = owner, *subject
         self.numbers, self.graph = Numbers(owner.steps, device, rules), torch.cuda.CUDAGraph()
         with torch.no_grad():
             self.prepare()
@@ -171,7 +220,9 @@ class _Replay:
             with _no_collection(), torch.cuda.graph(self.graph):
                 self.numbers.begin()
                 stream.asked.clear()
+                began = time.perf_counter()
                 self.body()
+                self.seconds = time.perf_counter() - began
                 self.asked = list(stream.asked)
                 self.numbers.end()
 
@@ -180,7 +231,7 @@ class _Replay:
 
     def body(self) -> None:
         """What is recorded."""
-        tick = Tick(self.numbers.step[0], self.owner.steps, self.owner.rng, self.numbers)
+        tick = Tick(self.numbers.step[0], self.owner.steps, self.owner.rng, self.numbers, self.kind)
         _, info = self.owner.stepper.step(self.state, tick)
         self.owner.told.add(info, tick.step)
 
@@ -203,10 +254,11 @@ def _no_collection() -> Iterator[None]:
 class _Compiled(_Replay):
     """A recorded step whose operations have been fused; its random numbers are drawn before it, as in the eager one."""
 
-    def __init__(self, owner: Advance, state: Any, stream: Stream, plain: _Replay) -> None:
-        self.kinds = [asked.kind for asked in plain.asked]
-        self.noise = [torch.zeros(asked.shape, dtype=asked.dtype, device=stream.device) for asked in plain.asked]
-        super().__init__(owner, state, stream, plain.numbers.rules)
+    def __init__(self, owner: Advance, subject: _Subject, plain: _Replay) -> None:
+        device = subject.stream.device
+        self.asked_before = plain.asked
+        self.noise = [torch.zeros(asked.shape, dtype=asked.dtype, device=device) for asked in plain.asked]
+        super().__init__(owner, subject, plain.numbers.rules)
 
     def prepare(self) -> None:
         """Trace the step and fuse it, on copies of all that it changes."""
@@ -222,8 +274,8 @@ class _Compiled(_Replay):
             self.fused(*spare)
 
     def body(self) -> None:
-        for kind, out in zip(self.kinds, self.noise, strict=True):
-            self.stream.draw(kind, out)
+        for asked, out in zip(self.asked_before, self.noise, strict=True):
+            self.stream.draw(asked.kind, out)
         self.fused(*tree_flatten(self._arguments())[0])
 
     def _arguments(self) -> tuple[Any, ...]:
@@ -234,6 +286,9 @@ class _Compiled(_Replay):
         """The step as a function of its arguments; what is returned does not matter, but something must be."""
         given = iter(row)
         rng = replace(self.owner.rng, stream=Prepared(noise))
-        _, info = self.owner.stepper.step(state, Tick(clock, self.owner.steps, rng, lambda rule: next(given)))
+        _, info = self.owner.stepper.step(state, self._tick(clock, rng, given))
         self.owner.told.note_(held, info, clock)
         return (clock.clone(),)
+
+    def _tick(self, clock: Tensor, rng: Rng, given: Iterator[Tensor]) -> Tick:
+        return Tick(clock, self.owner.steps, rng, lambda rule: next(given), self.kind)

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-LAYERS = (F.linear, F.conv1d, F.conv2d, F.conv3d)
+CONVOLUTIONS = (F.conv1d, F.conv2d, F.conv3d)
+LAYERS = (F.linear, *CONVOLUTIONS)
 TRANSPOSED = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
 PRODUCTS = (torch.matmul, torch.bmm, torch.mm, torch.mv, Tensor.matmul, Tensor.__matmul__, Tensor.bmm, Tensor.mm)
 
@@ -21,13 +22,14 @@ class FlopCounter(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.total = 0
+        self.total, self.convolves = 0, False
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
         tensors = [a for a in (*args, *(kwargs or {}).values()) if isinstance(a, Tensor)]
+        self.convolves |= func in CONVOLUTIONS or func in TRANSPOSED
         if func in LAYERS:
             self.total += 2 * out.numel() * tensors[1][0].numel()
         elif func in TRANSPOSED:

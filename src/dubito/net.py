@@ -15,7 +15,7 @@ from dubito.cost import FlopCounter
 from dubito.dropout import Dropping, Site, locate, make_masks, make_uniforms
 from dubito.inputs import Inputs, arguments, n_rows, plain, rows, signature
 from dubito.layout import Layout
-from dubito.noisy import Estimator, Noise, Noising, Scheme, Uses, Watching, make_noise, scheme, squared
+from dubito.noisy import Estimator, Noise, Noising, Scheme, Uses, Watching, make_noise, scheme
 from dubito.rng import Rng, isolated
 
 # train: live statistics, dropout on; dropout: frozen ones, dropout on; live: live ones, dropout off
@@ -176,8 +176,9 @@ class Net:
             return False
         key = (f.__qualname__, timed, mode, signature(x), n_rows(x))
         if key not in self._vectorise:
-            flops = self.flops(x)
-            measure = timed and self.device.type == "cpu" and flops > runtime.CLEAR_FLOPS
+            cost = self._counted(x)
+            flops = float(cost.total) * n_rows(x)
+            measure = timed and runtime.wants_probe(flops, cost.convolves, self.device)
             worth = measure or runtime.pays_to_vectorise(flops, self.device)
             able = worth and self._has_rule(f, args)
             self._vectorise[key] = able and (not measure or runtime.is_faster_vectorised(f, args))
@@ -197,9 +198,14 @@ class Net:
 
     def flops(self, x: Inputs) -> float:
         """Floating-point operations of one forward pass over x."""
-        with torch.no_grad(), FlopCounter() as counter:
+        return float(self._counted(x).total) * n_rows(x)
+
+    def _counted(self, x: Inputs) -> FlopCounter:
+        """A forward pass over one row of x, counted."""
+        counter = FlopCounter()
+        with torch.no_grad(), counter:
             self(self.theta(), rows(x, slice(0, 1)))
-        return float(counter.total) * n_rows(x)
+        return counter
 
     # -- Gaussian weights --------------------------------------------------------------------------------------
 
@@ -209,6 +215,9 @@ class Net:
         if key not in self._schemes:
             one = rows(x, slice(0, 1))
             two = tree_map(lambda t: torch.cat([t, t]), plain(one))
+            self._watch(
+                one, random
+            )  # recurrent layers look their weights over in the first pass after a functional one
             self._schemes[key] = scheme(estimator, random, self._watch(one, random), self._watch(two, random))
         return self._schemes[key]
 
@@ -229,8 +238,7 @@ class Net:
         """The outputs (B, ...) of one draw of the weights N(mean, diag std^2), (D,) each, under the noise given."""
         values, stds = self.layout.split(mean), self.layout.split(std)
         values |= {n: torch.addcmul(values[n], stds[n], noise[n]) for n in scheme.drawn}
-        spreads = self.layout.split(squared(std)) if scheme.estimator == "local" else stds
-        with Noising(scheme, values, spreads, noise):
+        with Noising(scheme, values, stds, noise):
             return self._forward(values, x, mode, buffers)
 
     def _watch(self, x: Inputs, random: Sequence[str]) -> Uses:

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
+from dubito import local
 from dubito.dropout import LAYERS
 from dubito.layout import Layout
 from dubito.rng import Rng
@@ -151,13 +152,10 @@ def make_noise(scheme: Scheme, layout: Layout, batch: int, shape: tuple[int, int
 class Noising(TorchFunctionMode):
     """Put noise on the outputs of some calls, recognised by the mean tensors in them."""
 
-    def __init__(
-        self, scheme: Scheme, means: Mapping[str, Tensor], spreads: Mapping[str, Tensor], noise: Noise
-    ) -> None:
+    def __init__(self, scheme: Scheme, means: Mapping[str, Tensor], stds: Mapping[str, Tensor], noise: Noise) -> None:
         super().__init__()
-        self.sites = {id(means[site.name]): site for site in scheme.sites}
-        self.spreads, self.noise = spreads, noise  # variances for local, standard deviations for flipout
-        self.perturb = self._local if scheme.estimator == "local" else self._flipped
+        self.estimator, self.sites = scheme.estimator, {id(means[site.name]): site for site in scheme.sites}
+        self.stds, self.noise = stds, noise
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -167,62 +165,39 @@ class Noising(TorchFunctionMode):
             return func(*args, **kwargs)
         call = Call.of(func, args, kwargs)
         site = self.sites.get(id(call.weight)) or self.sites.get(id(call.bias))
-        outputs = func(*args, **kwargs)
         if site is None:
-            return outputs
-        if (given := self.noise.get(f"{site.name}/outputs")) is not None and given.shape != outputs.shape:
+            return func(*args, **kwargs)
+        return self._local(site, call) if self.estimator == "local" else self._flipped(site, call)
+
+    def _local(self, site: Site, call: Call) -> Tensor:
+        weight, bias = self._spread(site, self.stds)
+        zeta = self.noise[f"{site.name}/outputs"]
+        if weight is not None and call.weight.dim() == 2:
+            self._check(site, (*call.x.shape[:-1], len(call.weight)))
+            return local.linear(call.x, call.weight, call.bias, weight, bias, zeta)
+        if weight is not None:
+            mean, std = local.moments(call.__call__, call.x, call.weight, call.bias, weight, bias)
+        else:
+            mean, std = call(call.x, call.weight, call.bias), call.aligned(cast(Tensor, bias))
+        self._check(site, tuple(mean.shape))
+        return torch.addcmul(mean, std, zeta)
+
+    def _check(self, site: Site, shape: tuple[int, ...]) -> None:
+        expected = tuple(self.noise[f"{site.name}/outputs"].shape)
+        if shape != expected:
             raise ValueError(
-                f"the layer that holds {site.name!r} now gives {tuple(outputs.shape)}, not {tuple(given.shape)} as in "
-                "the example; use estimator='weights' for a forward pass whose calls depend on the data"
+                f"the layer that holds {site.name!r} now gives {shape}, not {expected} as in the example; use "
+                "estimator='weights' for a forward pass whose calls depend on the data"
             )
-        return self.perturb(site, call, outputs)
 
-    def _local(self, site: Site, call: Call, outputs: Tensor) -> Tensor:
-        return local(call, outputs, *self._spread(site, self.spreads), self.noise[f"{site.name}/outputs"])
-
-    def _flipped(self, site: Site, call: Call, outputs: Tensor) -> Tensor:
-        change = {name: self.spreads[name] * self.noise[name] for name in (site.weight, site.bias) if name}
+    def _flipped(self, site: Site, call: Call) -> Tensor:
+        change = {name: self.stds[name] * self.noise[name] for name in (site.weight, site.bias) if name}
         r, s = self.noise[f"{site.name}/r"], self.noise.get(f"{site.name}/s")
-        return flipped(call, outputs, *self._spread(site, change), r, s)
+        return flipped(call, call(call.x, call.weight, call.bias), *self._spread(site, change), r, s)
 
     def _spread(self, site: Site, values: Mapping[str, Tensor]) -> tuple[Tensor | None, Tensor | None]:
         """What belongs to a site's weight and to its bias, where they are random."""
         return values.get(site.weight or ""), values.get(site.bias or "")
-
-
-def local(call: Call, outputs: Tensor, weight: Tensor | None, bias: Tensor | None, zeta: Tensor) -> Tensor:
-    """A call's outputs with the noise of weights and biases of these variances, zeta in their shape."""
-    floor = torch.finfo(outputs.dtype).tiny  # the root has no slope at 0
-    if weight is None:
-        return outputs if bias is None else outputs + call.aligned((bias + floor).sqrt()) * zeta
-    variance = call(squared(call.x), weight, None if bias is None else bias + floor)
-    return torch.addcmul(outputs, (variance + floor if bias is None else variance).sqrt(), zeta)
-
-
-class _Square(torch.autograd.Function):
-    """x^2, with a gradient 2 x g that passes over memory twice and not four times."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        return x.square()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        return cast(Tensor, x * grad).mul_(2)
-
-
-def squared(x: Tensor) -> Tensor:
-    """x^2 of a large vector."""
-    if not x.requires_grad or x.device.type != "cpu":
-        return x.square()
-    return cast(Tensor, _Square.apply(x))  # type: ignore[no-untyped-call]
 
 
 def flipped(

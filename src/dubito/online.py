@@ -1,7 +1,6 @@
 """Learning on from data that keep coming: a method's own steps on a buffer that grows, several runs side by side.
 
-Every run is a member with data of its own. One batch holds the rows of all runs, and weights tell each member which of
-them are its own, so that all take their step at once.
+Every run is a member with data of its own, and all take their step at once.
 """
 
 from collections.abc import Callable
@@ -10,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dubito import priors
+from dubito import methods, priors
+from dubito.functions import widest
 from dubito.initial import starting_points
 from dubito.likelihoods import Likelihood
-from dubito.methods.base import Method
+from dubito.methods.base import Method, check_count
 from dubito.net import Net
 from dubito.priors import PriorSpec
 from dubito.rng import Rng, derive, generator
@@ -35,7 +35,7 @@ class Online:
     def __init__(
         self,
         net: nn.Module,
-        method: Method[Any],
+        method: Method[Any] | str,
         example: Tensor,
         *,
         runs: int,
@@ -48,13 +48,19 @@ class Online:
         seed: int = 0,
         device: str | torch.device = "auto",
     ) -> None:
+        method = methods.find(method)
+        check_count(self, "runs", runs, 1)
         if method.depends_on_steps:
-            raise ValueError(f"{method!r} plans for a number of steps that is not known here; use a constant schedule")
+            raise ValueError(
+                f"{method!r} plans for a number of steps that is not known here; use settings that do not depend on "
+                "it, such as schedule='constant', or warm_up=schedules.WarmUp(steps) where it warms up"
+            )
         if method.full_batch or method.needs_index:
             raise ValueError(f"{type(method).__name__} needs all rows at hand, which grow here; use another method")
         where, assigned = pick_device(device), priors.assign(prior, net)
         prepared = method.prepare(Net(net, fixed_names(assigned)).to(where), example.to(where))
         method.check(prepared, assigned, likelihood)
+        _check_outputs(prepared, example.to(where))
         self.method, self.runs, self.updates, self.batch_size, self.draws = method, runs, updates, batch_size, draws
         self.seed, self.device, self.n_data = seed, where, n_data
         self.target = Target(prepared, likelihood, assigned, n_data=1)
@@ -70,11 +76,10 @@ class Online:
         source = generator(self.device, self.seed, "rows", moment)
         size = (self.updates, self.runs, self.batch_size)
         index = torch.randint(n, size, generator=source, device=self.device)
-        own = torch.eye(self.runs, device=self.device).repeat_interleave(self.batch_size, 1) * self.runs
         losses = torch.zeros(self.runs, device=self.device)
         for number, rows in enumerate(index):
             x, y = take(rows)
-            batch = Batch(x.flatten(0, 1), y.flatten(0, 1), rows.flatten(), own)
+            batch = Batch(x, y, rows, own=True)
             with torch.no_grad():
                 tick = self._tick(moment * self.updates + number)
                 self.state, info = self.method.step(self.state, batch, self.target, tick)
@@ -106,3 +111,14 @@ class Online:
 
     def _tick(self, step: int) -> Tick:
         return Tick(torch.tensor(step), ENDLESS, Rng(self.seed, step))
+
+
+def _check_outputs(net: Net, example: Tensor) -> None:
+    """Refuse a network that does not give one value for each row."""
+    widest(net, example)
+    with torch.no_grad():
+        shape = tuple(net(net.theta(), example).shape)
+    if shape not in ((len(example),), (len(example), 1)):
+        raise ValueError(
+            f"the network gives {shape} for {len(example)} row(s), not one value each; let it end in 1 output"
+        )

@@ -1,6 +1,6 @@
 """What a fit would do to each parameter, before it is done: nothing is skipped silently."""
 
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import Any
 
 import torch
@@ -8,11 +8,13 @@ from torch import nn
 
 from dubito import methods, priors
 from dubito.dropout import Site
+from dubito.functions import widest
 from dubito.inputs import move, n_rows, tensors
+from dubito.likelihoods import Categorical
 from dubito.methods.base import Fate, Method
 from dubito.net import Net
 from dubito.nn.bayes import check_plain
-from dubito.priors import Assigned, Fixed, PriorSpec
+from dubito.priors import Assigned, Fixed, Normals, PriorSpec
 from dubito.target import fixed_names, random_names
 
 
@@ -38,9 +40,11 @@ class Plan:
     flops: float | None  # of one forward pass over one example
 
     def __str__(self) -> str:
-        wide, way = (max((len(getattr(r, f)) for r in self.rows), default=4) for f in ("name", "estimator"))
         lines = [f"{self.method}: {sum(r.role != 'fixed' for r in self.rows)} of {len(self.rows)} parameters free"]
-        lines += [f"  {r.name:{wide}}  {r.shape!s:16} {r.role:7} {r.estimator:{way}}  {r.why}" for r in self.rows]
+        cells = [("parameter", "shape", "role", "estimator", "why")]
+        cells += [(r.name, str(r.shape), r.role, r.estimator, r.why) for r in self.rows]
+        wide = [max(len(row[i]) for row in cells) for i in range(4)]
+        lines += ["  " + "  ".join([*(f"{c:{w}}" for c, w in zip(row, wide, strict=False)), row[4]]) for row in cells]
         lines += [f"  {note}" for note in self.notes]
         cost = "unknown without example=" if self.flops is None else f"{self.flops:,.0f} flops a row and forward pass"
         return "\n".join([*lines, f"  {self.bytes:,} bytes a network; {cost}"])
@@ -53,14 +57,16 @@ def plan(net: nn.Module, method: Method[Any] | str, *, prior: PriorSpec | None =
     assigned = priors.assign(prior, net)
     prepared = Net(net, fixed_names(assigned))
     x = None if example is None else move(tensors(example), prepared.device, prepared.dtype)
+    if x is not None:
+        widest(prepared, x)  # refuses an example that the network does not take
     fates = chosen.fates(prepared, random_names(assigned), x)
     frozen = {n for n, p in net.named_parameters() if not p.requires_grad}
     rows = tuple(_row(n, tuple(p.shape), assigned[n], fates.get(n), n in frozen) for n, p in net.named_parameters())
     size = prepared.layout.size * torch.empty(0, dtype=prepared.dtype).element_size()
-    if x is None:
-        return Plan(type(chosen).__name__, rows, tuple(_norms(prepared, chosen)), size, None)
-    notes = (*_norms(prepared, chosen), *_dropout(prepared, chosen, x))
-    return Plan(type(chosen).__name__, rows, notes, size, prepared.flops(x) / n_rows(x))
+    notes = [*_norms(prepared, chosen), *([] if x is None else _dropout(prepared, chosen, x))]
+    notes += _refusals(prepared, chosen, assigned)
+    flops = None if x is None else prepared.flops(x) / n_rows(x)
+    return Plan(type(chosen).__name__, rows, tuple(notes), size, flops)
 
 
 def _row(name: str, shape: tuple[int, ...], prior: Assigned, fate: Fate | None, frozen: bool) -> Row:
@@ -68,7 +74,31 @@ def _row(name: str, shape: tuple[int, ...], prior: Assigned, fate: Fate | None, 
         return Row(name, shape, "fixed", "none", "requires_grad is False" if frozen else "the prior says Fixed()")
     if fate is None:
         return Row(name, shape, "point", "optimised", "the prior says Point()")
-    return Row(name, shape, fate.role, fate.estimator, "; ".join([f"prior {prior!r}", *filter(None, [fate.why])]))
+    words = f"prior {fate.prior or _words(prior)}"
+    return Row(name, shape, fate.role, fate.estimator, "; ".join([words, *filter(None, [fate.why])]))
+
+
+def _words(prior: Assigned) -> str:
+    """A prior with few digits, its default settings left out but for the first."""
+    if isinstance(prior, Normals):
+        low, high = (f"{float(end):.3g}" for end in (prior.std.min(), prior.std.max()))
+        return f"Normals, a mean for each and std {low if low == high else f'{low} to {high}'}"
+    if not is_dataclass(prior):
+        return repr(prior)
+    held = [(f, getattr(prior, f.name)) for f in fields(prior)]
+    told = [(f.name, v) for i, (f, v) in enumerate(held) if i == 0 or f.default is MISSING or v != f.default]
+    return (
+        f"{type(prior).__name__}({', '.join(f'{n}={v:.3g}' if isinstance(v, float) else f'{n}={v}' for n, v in told)})"
+    )
+
+
+def _refusals(net: Net, method: Method[Any], assigned: dict[str, Assigned]) -> list[str]:
+    """What a fit would say of these parameters, whatever its likelihood."""
+    try:
+        method.check(net, assigned, Categorical())
+    except ValueError as error:
+        return [f"refused: {error}"]
+    return []
 
 
 def _norms(net: Net, method: Method[Any]) -> list[str]:

@@ -91,11 +91,22 @@ def bars(
 
 
 def histogram(
-    name: str, title: str, edges: Numbers, series: Sequence[Series], *, x_label: str, y_label: str, caption: str = ""
+    name: str,
+    title: str,
+    edges: Numbers,
+    series: Sequence[Series],
+    *,
+    x_label: str,
+    y_label: str,
+    caption: str = "",
+    marks: Mapping[str, float] | None = None,
 ) -> Figure:
-    """Counts or densities already binned: y of every series has one entry fewer than `edges`."""
+    """Counts or densities already binned: y of every series has one entry fewer than `edges`.
+
+    `marks` are upright lines at {label: x}, such as a threshold.
+    """
     data = {"edges": edges, "series": [_record(name, one, len(edges) - 1) for one in series]}
-    return Figure(name, "histogram", title, (Panel(data),), caption, x_label, y_label)
+    return Figure(name, "histogram", title, (Panel(data),), caption, x_label, y_label, {"marks": dict(marks or {})})
 
 
 def reliability(name: str, title: str, series: Sequence[Series], *, caption: str = "") -> Figure:
@@ -169,11 +180,15 @@ def field(
     caption: str = "",
     low: float | None = None,
     high: float | None = None,
+    cells: bool = False,
 ) -> Figure:
-    """A number at every point of a plane, values[i, j] at (x[j], y[i]), shaded; labelled points on top of it."""
+    """A number at every point of a plane, values[i, j] at (x[j], y[i]), shaded; labelled points on top of it.
+
+    `cells` shows a matrix in place of a smooth field: each number by itself, the first row on top.
+    """
     if tuple(values.shape) != (len(y), len(x)):
         raise ValueError(f"figure {name!r}: values {values.shape} must have shape (len(y), len(x)) = {len(y), len(x)}.")
-    options = {"value_label": value_label, "low": low, "high": high}
+    options = {"value_label": value_label, "low": low, "high": high, "cells": cells}
     data = {"x": x, "y": y, "values": values, "points": [_curve(name, one) for one in points]}
     return Figure(name, "field", title, (Panel(data),), caption, x_label, y_label, options)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from numbers import Real
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -116,6 +116,27 @@ class StudentT(Prior):
         return constant - math.log(self.scale) - half * ((value / self.scale).square() / self.df).log1p()
 
 
+@runtime_checkable
+class Density(Protocol):
+    """Whatever has a `log_prob`, such as a distribution of torch over one number."""
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log density of every element in nats."""
+
+
+class Given(Prior):
+    """A density from elsewhere as a prior over each of a parameter's elements."""
+
+    def __init__(self, density: Density) -> None:
+        self.density = density
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return self.density.log_prob(value)
+
+    def __repr__(self) -> str:
+        return repr(self.density)
+
+
 @dataclass(frozen=True)
 class Fixed:
     """Marks a parameter that keeps its value."""
@@ -184,7 +205,7 @@ def _fan_in(owner: nn.Module, parameter: Tensor) -> float:
 
 
 Assigned = Prior | Fixed | Point
-PriorLike = Assigned | FanIn | Centred
+PriorLike = Assigned | FanIn | Centred | Density
 PriorSpec = (
     PriorLike | Mapping[Any, PriorLike] | None
 )  # keys: str or a module type; Any, as mappings are invariant in them
@@ -223,10 +244,22 @@ def _names(module: nn.Module) -> dict[int, list[str]]:
 
 
 def _concrete(prior: PriorLike, module: nn.Module, name: str, parameter: Tensor) -> Assigned:
-    if not isinstance(prior, FanIn | Centred):
-        return prior
-    path, _, own_name = name.rpartition(".")
-    return prior.of(module.get_submodule(path), own_name, parameter)
+    if isinstance(prior, FanIn | Centred):
+        path, _, own_name = name.rpartition(".")
+        return prior.of(module.get_submodule(path), own_name, parameter)
+    return prior if isinstance(prior, Assigned) else Given(_elementwise(prior, parameter))
+
+
+def _elementwise(density: Density, parameter: Tensor) -> Density:
+    """Refuse a density that is not over single numbers."""
+    value = parameter.detach().flatten()[:2].cpu().expand(3, -1)
+    found = density.log_prob(value).shape
+    if found != value.shape:
+        raise ValueError(
+            f"{density!r} has a log_prob of shape {tuple(found)} for weights of shape {tuple(value.shape)}; give a "
+            "density over one number, which is used for each"
+        )
+    return density
 
 
 def _matches(key: str | type[nn.Module], module: nn.Module, aliases: list[str]) -> bool:
@@ -245,7 +278,9 @@ def _enclosing(module: nn.Module, name: str) -> Iterator[nn.Module]:
 
 def _check_rules(rules: Mapping[Any, PriorLike], module: nn.Module, names: Mapping[int, list[str]]) -> None:
     for key, rule in rules.items():
-        if not isinstance(rule, Prior | Fixed | Point | FanIn | Centred):
+        if hasattr(rule, "as_prior"):
+            raise ValueError(f"{rule!r} is a posterior; give prior=posterior.as_prior() to learn on from it.")
+        if isinstance(rule, type) or not isinstance(rule, PriorLike):
             raise ValueError(f"{rule!r} is no prior; use e.g. Normal(std=1.0), Fixed(), Point() or a mapping to these.")
         if not (isinstance(key, str) or (isinstance(key, type) and issubclass(key, nn.Module))):
             raise ValueError(f"the prior key {key!r} is neither a name pattern nor a module type; use one of these.")

@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_args
 
@@ -25,6 +26,7 @@ Precision = Literal["float32", "tf32", "bf16"]
 CPU_FLOPS = 2e7  # per member and call: above this the members' own kernels fill the cores and vmap only adds traffic
 CLEAR_FLOPS = 2e6  # below this vmap wins by so much that no probe is needed
 PROBED = 3  # members in a timed probe
+CUDA_PROBED = 16  # on a GPU, so that the launching of kernels is shared as it will be
 
 
 def check_precision(name: str) -> Precision:
@@ -103,6 +105,11 @@ def pays_to_vectorise(flops: float, device: torch.device) -> bool:
     return device.type != "cpu" or flops <= CPU_FLOPS
 
 
+def wants_probe(flops: float, convolves: bool, device: torch.device) -> bool:
+    """Whether a stopwatch has to choose in a prediction: on a GPU where vmap would make grouped convolutions."""
+    return flops > CLEAR_FLOPS if device.type == "cpu" else device.type == "cuda" and convolves
+
+
 def supports_vmap(f: Callable[..., Any], args: tuple[Any, ...]) -> bool:
     """Whether f has a batching rule throughout (LSTM and GRU have none), found by trying it."""
     try:
@@ -121,14 +128,23 @@ def over_members(f: Callable[..., Any], args: tuple[Any, ...], members: int, vec
 
 def is_faster_vectorised(f: Callable[..., Any], args: tuple[Any, ...]) -> bool:
     """A short timed probe of vmap against a loop, on a few members."""
-    few = tree_map(lambda t: t[:PROBED], args)
-    members = len(few[0])
-    seconds = {}
-    for vectorise in (True, False):
-        start = time.perf_counter()
-        over_members(f, few, members, vectorise)
-        seconds[vectorise] = time.perf_counter() - start
-    return seconds[True] < seconds[False]
+    device = args[0].device
+    most = CUDA_PROBED if device.type == "cuda" else PROBED
+    few = tree_map(lambda t: t[:most], args)
+    together, apart = (_seconds(partial(over_members, f, few, len(few[0]), way), device) for way in (True, False))
+    return together < apart
+
+
+def _seconds(f: Callable[[], Any], device: torch.device) -> float:
+    """The time of a call; on a GPU of a second one, as the first chooses algorithms, until the device is done."""
+    if device.type == "cuda":
+        f()
+        torch.cuda.synchronize(device)
+    start = time.perf_counter()
+    f()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - start
 
 
 def _vmapped(f: Callable[..., Any], args: tuple[Any, ...]) -> Any:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from dubito import runtime
 from dubito.dropout import relaxed_masks
@@ -27,12 +27,32 @@ from dubito.rng import Rng, isolated
 
 
 class Batch(NamedTuple):
-    """Rows of the data: `rows` tells which, `weight` how much each counts, (B,) or (members, B)."""
+    """Rows of the data: `rows` tells which, `weight` how much each counts, (B,) or (members, B).
+
+    Where members have rows of their own, x and y are (members, B, ...).
+    """
 
     x: Inputs
     y: Tensor
     rows: Tensor
     weight: Tensor | None = None
+    own: bool = False
+
+    @property
+    def example(self) -> Inputs:
+        """The inputs of one member."""
+        return tree_map(lambda t: t[0], self.x) if self.own else self.x
+
+    def apart(self, members: int) -> dict[str, Any]:
+        """What each member has for itself, members first: `batch._replace(**part)` is the batch of one."""
+        rows = {"x": self.x, "y": self.y} if self.own else {}
+        return rows if self.weight is None else {**rows, "weight": self.weight.expand(members, -1)}
+
+    def repeated(self, times: int) -> "Batch":
+        """For so many copies of each member, beside each other."""
+        own = self.own or (self.weight is not None and self.weight.dim() > 1)
+        parts = self.apart(-1) if own else {}
+        return self._replace(**tree_map(lambda t: t.repeat_interleave(times, 0), parts))
 
 
 class Parts(NamedTuple):
@@ -159,13 +179,17 @@ class Target:
         """(S, B, ...): the outputs of several whole vectors."""
         return self.net.many(theta[:, : self.net.layout.size], x, mode, buffers, masks)
 
-    def log_lik(self, outputs: Tensor, y: Tensor, theta: Tensor) -> Tensor:
-        """(S, B): log p(y | outputs) of each example under each member's own noise."""
-        values = self.noise_layout.split(theta[:, self.net.layout.size :])
-        rows = [
-            self.likelihood.bind({n: v[s] for n, v in values.items()}).log_prob(o, y) for s, o in enumerate(outputs)
-        ]
-        return torch.stack(rows)
+    def log_probs(self, theta: Tensor, batch: Batch, mode: Mode = "eval", buffers: Buffers | None = None) -> Tensor:
+        """(S, B): log p(y | x, theta) of each example under each member and its own noise."""
+
+        def log_probs(vector: Tensor, buffers: Buffers, own: dict[str, Any]) -> Tensor:
+            (weights, noise), mine = self._parts(vector), batch._replace(**own)
+            return self._log_probs(self.net(weights, mine.x, mode, buffers), noise, mine.y)
+
+        args: tuple[Any, ...] = (theta, buffers or {}, batch.apart(len(theta)))
+        together = self.net.vectorises(log_probs, args, batch.example, mode)
+        found: Tensor = runtime.over_members(log_probs, args, len(theta), together)
+        return found
 
     def log_prior(self, theta: Tensor) -> Tensor:
         """(S,): log p(theta)."""
@@ -184,8 +208,8 @@ class Target:
 
         In mode "train" dropout is on, with masks from `rng`, and live statistics in `buffers` move.
         """
-        masks = self.net.masks(batch.x, len(theta), rng, shared=False) if rng is not None else None
-        seeded = isolated(rng.key("fused dropout")) if rng and self.net.fused_dropout(batch.x) else nullcontext()
+        masks = self.net.masks(batch.example, len(theta), rng, shared=False) if rng is not None else None
+        seeded = isolated(rng.key("fused dropout")) if rng and self.net.fused_dropout(batch.example) else nullcontext()
         with seeded:
             log_lik, grad = self.lik_value_and_grad(theta, batch, mode, buffers or {}, masks)
         log_prior, prior_grad = self.flat_prior.value_and_grad(theta)
@@ -197,12 +221,12 @@ class Target:
     ) -> tuple[Tensor, Tensor]:
         """Mean log-likelihood per datum (S,) and its gradient (S, D)."""
 
-        def mean_log_lik(vector: Tensor, buffers: Buffers, masks: list[Tensor], weight: list[Tensor]) -> Tensor:
-            return self._mean_log_lik(vector, batch, mode, buffers, masks if has_masks else None, weight)
+        def mean_log_lik(vector: Tensor, buffers: Buffers, masks: list[Tensor], own: dict[str, Any]) -> Tensor:
+            return self._mean_log_lik(vector, batch._replace(**own), mode, buffers, masks if has_masks else None)
 
         has_masks = masks is not None
-        rest: tuple[Any, ...] = (buffers, masks or [], _weights(batch, len(theta)))
-        together = self.net.vectorises(mean_log_lik, (theta, *rest), batch.x, mode)
+        rest: tuple[Any, ...] = (buffers, masks or [], batch.apart(len(theta)))
+        together = self.net.vectorises(mean_log_lik, (theta, *rest), batch.example, mode)
         value, (grad,) = _over_members(mean_log_lik, (theta,), rest, together)
         return value, grad
 
@@ -214,7 +238,7 @@ class Target:
         Masks and buffers are (S, draws, ...).
         """
 
-        def one(vector: Tensor, buffers: Buffers, masks: list[Tensor]) -> Tensor:
+        def one(batch: Batch, vector: Tensor, buffers: Buffers, masks: list[Tensor]) -> Tensor:
             weights, own = self._parts(vector)
             return self._log_probs(self.net(weights, batch.x, "train", buffers, masks), own, batch.y)
 
@@ -227,13 +251,13 @@ class Target:
         """Mean log-likelihood under `relaxed_masks` (S,), its gradients by theta (S, D) and by logits (S, sites)."""
 
         def mean_log_lik(
-            vector: Tensor, logit: Tensor, buffers: Buffers, noise: list[Tensor], weight: list[Tensor]
+            vector: Tensor, logit: Tensor, buffers: Buffers, noise: list[Tensor], own: dict[str, Any]
         ) -> Tensor:
             masks = relaxed_masks(logit, noise, temperature)
-            return self._mean_log_lik(vector, batch, "train", buffers, masks, weight)
+            return self._mean_log_lik(vector, batch._replace(**own), "train", buffers, masks)
 
-        rest: tuple[Any, ...] = (buffers, noise, _weights(batch, len(theta)))
-        together = self.net.vectorises(mean_log_lik, (theta, logit, *rest), batch.x, "train")
+        rest: tuple[Any, ...] = (buffers, noise, batch.apart(len(theta)))
+        together = self.net.vectorises(mean_log_lik, (theta, logit, *rest), batch.example, "train")
         value, (by_theta, by_logit) = _over_members(mean_log_lik, (theta, logit), rest, together)
         return value, by_theta, by_logit
 
@@ -253,7 +277,7 @@ class Target:
         Noise and buffers are (S, draws, ...), as `Net.noise` makes them.
         """
 
-        def one(mean: Tensor, std: Tensor, buffers: Buffers, noise: Noise) -> Tensor:
+        def one(batch: Batch, mean: Tensor, std: Tensor, buffers: Buffers, noise: Noise) -> Tensor:
             (weights, own), (stds, _) = self._parts(mean), self._parts(std)
             outputs = self.net.noisy(weights, stds, batch.x, scheme, noise, mode, buffers)
             return self._log_probs(outputs, own, batch.y)
@@ -265,20 +289,21 @@ class Target:
     def _pooled_value_and_grad(
         self, one: Any, leaves: tuple[Tensor, ...], drawn: tuple[Any, Any], batch: Batch, mode: Mode, alpha: float
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Values and gradients by the leaves of what several draws, `one(*leaves, *drawn)` each, say together."""
-        first = runtime.member(drawn, 0)
+        """Values and gradients by the leaves of what draws, `one(batch, *leaves, *drawn)` each, say together."""
+        apart, first = batch.apart(len(leaves[0])), runtime.member(drawn, 0)
         draws = len(tree_leaves(first[1])[0])
+        alone = batch._replace(**runtime.member(apart, 0))
         side_by_side = draws > 1 and self.net.vectorises_draws(
-            lambda *parts: one(*runtime.member(leaves, 0), *parts), first, batch.x, mode
+            lambda *parts: one(alone, *runtime.member(leaves, 0), *parts), first, batch.example, mode
         )
 
         def mean_log_lik(*parts: Any) -> Tensor:
-            mine, weight, own = parts[: len(leaves)], parts[len(leaves)], parts[len(leaves) + 1 :]
-            each: Tensor = runtime.over_members(lambda *part: one(*mine, *part), own, draws, side_by_side)
-            return _mean(pooled(each, alpha), weight)
+            mine, own, drawn = parts[: len(leaves)], batch._replace(**parts[len(leaves)]), parts[len(leaves) + 1 :]
+            each: Tensor = runtime.over_members(lambda *part: one(own, *mine, *part), drawn, draws, side_by_side)
+            return _mean(pooled(each, alpha), own.weight)
 
-        rest: tuple[Any, ...] = (_weights(batch, len(leaves[0])), *drawn)
-        together = self.net.vectorises(mean_log_lik, (*leaves, *rest), batch.x, mode)
+        rest: tuple[Any, ...] = (apart, *drawn)
+        together = self.net.vectorises(mean_log_lik, (*leaves, *rest), batch.example, mode)
         value, grads = _over_members(mean_log_lik, leaves, rest, together)
         return value, grads
 
@@ -289,10 +314,9 @@ class Target:
         mode: Mode,
         buffers: Buffers,
         masks: list[Tensor] | None,
-        weight: list[Tensor],
     ) -> Tensor:
         weights, own = self._parts(vector)
-        return _mean(self._log_probs(self.net(weights, batch.x, mode, buffers, masks), own, batch.y), weight)
+        return _mean(self._log_probs(self.net(weights, batch.x, mode, buffers, masks), own, batch.y), batch.weight)
 
     def _parts(self, vector: Tensor) -> tuple[Tensor, Tensor]:
         """The weights of one whole vector, and the likelihood's own parameters."""
@@ -319,12 +343,8 @@ def pooled(log_prob: Tensor, alpha: float) -> Tensor:
     return (torch.logsumexp(alpha * log_prob, 0) - math.log(len(log_prob))) / alpha
 
 
-def _mean(log_prob: Tensor, weight: list[Tensor]) -> Tensor:
-    return (log_prob * weight[0] if weight else log_prob).mean()
-
-
-def _weights(batch: Batch, members: int) -> list[Tensor]:
-    return [] if batch.weight is None else [batch.weight.expand(members, -1)]
+def _mean(log_prob: Tensor, weight: Tensor | None) -> Tensor:
+    return (log_prob if weight is None else log_prob * weight).mean()
 
 
 def _over_members(f: Any, leaves: tuple[Tensor, ...], rest: tuple[Any, ...], together: bool) -> Any:

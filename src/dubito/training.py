@@ -1,6 +1,6 @@
 """A method at work on its data: what the loop drives when a posterior is fitted."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -67,6 +67,7 @@ class Training:
         self.shelf: files.SampleFolder | None = None
         self.device = target.net.device
         self._batch: Batch | None = None
+        self._place: Batch | None = None  # where recorded steps find rows that they cannot pick themselves
         self._apart: bool | None = None
 
     @property
@@ -115,26 +116,30 @@ class Training:
 
     def obstacle(self) -> str | None:
         """Why steps cannot be recorded."""
-        if self.method.alternates:
-            return f"{type(self.method).__name__} does different things in turn"
         if self._batch is not None and self.method.drops and self.target.net.fused_dropout(self._batch.x):
             return "dropout inside a fused call draws from the global generator"
         return None
+
+    def kind(self, progress: Progress, step: int) -> Hashable:
+        """What tells a step from others."""
+        return self.method.kind(progress.state, step, self.steps)
 
     def ready(self, step: int) -> None:
         """Put the rows of a step where a recorded one reads them."""
         if self.feed.gathers:
             self.feed.index(step)
         else:
-            tree_map(lambda held, new: held if held is None else held.copy_(new), self._batch, self.feed(step))
+            tree_map(lambda held, new: held if held is None else held.copy_(new), self._place, self.feed(step))
 
     def _rows(self, tick: Tick) -> Batch:
         """The rows of a step; a recorded one finds them on the device, or where `ready` puts them."""
         if tick.recorder is not None and self.feed.gathers:
             gathered: Batch = self.feed.gather(tick.step)
             return gathered
-        if tick.recorder is None or self._batch is None:
-            self._batch = self.feed(int(tick.step))
+        if tick.recorder is not None and self._place is not None:
+            return self._place
+        self._batch = self.feed(int(tick.step))
+        self._place = self._place or self._batch
         return self._batch
 
     def _steps_one_by_one(self, progress: Progress, batch: Batch) -> bool:
@@ -142,7 +147,7 @@ class Training:
         if self._apart is None:
             net = self.target.net
             worth = len(progress.score) == 1 or runtime.pays_to_vectorise(net.flops(batch.x), net.device)
-            self._apart = not worth and not self.method.alternates
+            self._apart = not worth and not self.method.shares
         return self._apart
 
     def _one_by_one(self, state: Any, batch: Batch, tick: Tick, members: int) -> Any:
@@ -256,8 +261,8 @@ class Training:
         for index in torch.arange(self.validation.n).split(VALIDATION_ROWS):
             x, y, _ = self.validation.take(index)
             with torch.no_grad():
-                outputs = self.target.outputs(theta, x, "eval", {n: b.clone() for n, b in buffers.items()})
-                total -= self.target.log_lik(outputs, y, theta).sum(1)
+                held = {n: b.clone() for n, b in buffers.items()}
+                total -= self.target.log_probs(theta, Batch(x, y, index), "eval", held).sum(1)
         return total / self.validation.n
 
     def _check_memory(self, theta: Tensor) -> None:

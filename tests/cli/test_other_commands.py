@@ -30,7 +30,7 @@ def test_a_study_is_run_as_asked(dubito, monkeypatch):
     asked = []
     monkeypatch.setattr(studies, "run", lambda name, **settings: asked.append((name, settings)))
     dubito("study", "coin", "--quick", "--folder", "found", "--device", "cpu", "--seed", "3", "-q")
-    settings = {"quick": True, "device": "cpu", "folder": Path("found"), "seed": 3, "progress": False}
+    settings = {"quick": True, "device": "cpu", "folder": Path("found"), "seed": 3, "progress": False, "workers": 1}
     assert asked == [("coin", settings)]
 
 

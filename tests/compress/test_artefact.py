@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from safetensors import safe_open
 from torch import nn
 
@@ -123,6 +124,59 @@ def test_a_module_used_twice_is_no_chain():
     assert chains.chain(nn.Sequential(layer, nn.ReLU(), layer)) is None
 
 
+class Called(nn.Module):
+    """Functions in place of layers, and a layer without weights called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.pool = nn.Conv2d(1, 6, 3), nn.Conv2d(6, 8, 2), nn.MaxPool2d(2)
+        self.dense, self.head = nn.Linear(8 * 4, 10), nn.Linear(10, 3)
+
+    def forward(self, x):
+        x = self.pool(F.relu(self.first(x)))
+        x = torch.flatten(self.pool(F.max_pool2d(torch.tanh(self.second(x)), 1, 1, 0, 1, False)), 1)
+        return self.head(F.dropout(F.leaky_relu(self.dense(x), 0.2), 0.5, self.training))
+
+
+def test_functions_count_as_the_layers_they_stand_for(tmp_path):
+    torch.manual_seed(0)
+    network = sparsified(Called(), 0.5)
+    small = compress.small_network(network)
+    assert [type(layer).__name__ for layer in small if list(layer.parameters())] == ["Conv2d"] * 2 + ["Linear"] * 2
+    assert sum(p.numel() for p in small.parameters()) < sum(p.numel() for p in network.parameters())
+    path = compress.save_network(small, tmp_path / "called.safetensors")
+    for again in (dubito.load_network(path), dubito.load_network(path, Called())):
+        torch.testing.assert_close(again(IMAGES), network(IMAGES), rtol=1e-5, atol=1e-6)
+
+
+class Around(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(12, 12), nn.Linear(12, 2)
+
+    def forward(self, x):
+        return self.head(F.relu(self.body(x)) + x)
+
+
+class Folding(Around):
+    def forward(self, x):
+        return self.head(self.body(x).view(-1, 12))
+
+
+class Dropping(Around):
+    def forward(self, x):
+        return self.head(F.dropout(self.body(x)))
+
+
+@pytest.mark.parametrize(
+    "network",
+    [Around(), Folding(), Dropping(), nn.Sequential(nn.Conv2d(1, 2, 3), nn.AvgPool2d(2, divisor_override=3)),
+     nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2, track_running_stats=False))],
+)  # fmt: skip
+def test_what_cannot_be_written_down_is_no_chain(network):
+    assert chains.chain(network.eval()) is None
+
+
 def test_the_file_holds_compressed_rows_in_small_integers(tmp_path):
     network = nn.Sequential(nn.Linear(300, 200), nn.Softmax(1))
     with torch.no_grad():
@@ -205,6 +259,51 @@ def test_a_posterior_becomes_a_small_file(posteriors, tmp_path):
     assert [row[0] for row in made.table().rows] == ["dense", "compressed"]
     fixed = compress.write(posterior, tmp_path / "own.safetensors", (X[200:], Y[200:]), cut=-posterior.threshold)
     torch.testing.assert_close(dubito.load_network(fixed.path)(X), posterior.mean_network()(X), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["Sparse VD", "VI", "MAP"])
+@pytest.mark.parametrize("everything", [False, True])
+def test_nothing_or_everything_may_go(posteriors, name, everything, tmp_path):
+    """An empty network answers with the biases that are left, whatever the input."""
+    cut = math.inf if everything else -math.inf
+    made = compress.write(posteriors[name], tmp_path / "net.safetensors", (X[200:], Y[200:]), cut=cut)
+    assert made.ratio == (math.inf if everything else 1.0) and set(made.sparsity.values()) == {float(everything)}
+    network, masked = dubito.load_network(made.path), compress.scored(posteriors[name]).masked(cut)
+    torch.testing.assert_close(network(X), masked(X), rtol=1e-5, atol=1e-6)
+    assert made.units == ((1, 2) if everything else (40, 2))
+    if everything:
+        assert bool((network(X) == network(X[:1])).all())
+        commonest = int(network(X[:1]).argmax())
+        assert made.error == pytest.approx(float((Y[200:] != commonest).double().mean()))
+    else:
+        assert made.error == made.dense_error and made.smaller > 0.7
+
+
+def test_a_rate_that_is_the_same_everywhere_is_no_score():
+    options = {"steps": 5, "device": "cpu", "progress": False}
+    for method in (dubito.GaussianDropout(), dubito.VariationalDropout(per="weight", learning_rate=0.05)):
+        posterior = dubito.fit(dense(12, 10, 2), (X, Y), method, **options)
+        fixed = type(method) is dubito.GaussianDropout
+        assert compress.scored(posterior).by == ("magnitude" if fixed else "signal_to_noise")
+
+
+def test_wrong_input_is_one_sentence(posteriors, tmp_path):
+    path, rows = tmp_path / "net.safetensors", (X[200:], Y[200:])
+    for wrong, options, match in [
+        ((X,), {}, r"validation rows are a pair \(x, y\), got tuple"),
+        ((X, Y[:3]), {}, "x has 300 rows and y 3; give a label for each row"),
+        ((X[:, :3], Y), {}, r"does not accept rows of \(3,\) float32"),
+        (rows, {"cut": math.nan}, "cut is nan"),
+        (rows, {"tolerance": -1.0}, "tolerance is -1.0 standard errors; it must be 0 or more"),
+    ]:
+        with pytest.raises(ValueError, match=match):
+            compress.write(posteriors["MAP"], path, wrong, **options)
+    with pytest.raises(ValueError, match="there is no posterior to draw a curve of"):
+        compress.curve({}, rows)
+    several = dubito.fit(dense(12, 4, 2), (X, Y), "sparse_vd", steps=1, members=2, device="cpu", progress=False)
+    with pytest.raises(dubito.Undefined, match=r"no single network to make smaller .* posterior\.member\(0\)"):
+        compress.write(several, path, rows)
+    assert compress.write(several.member(0), path, rows).units
 
 
 def test_regression_has_a_curve_too():

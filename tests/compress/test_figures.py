@@ -31,6 +31,7 @@ def test_log_alpha_by_layer():
     right = np.asarray(data["edges"][:-1]) >= 3
     assert first[right].sum() == pytest.approx(4 / 12) and second[right].sum() == 0
     assert first.sum() == pytest.approx(1) and "above 3" in figure.caption
+    assert figure.options["marks"] == {"threshold": 3.0}
 
 
 def test_matrix_and_filters_show_the_zeros():
@@ -38,10 +39,23 @@ def test_matrix_and_filters_show_the_zeros():
     sparse = posterior.mean_network()
     figure = figures.matrices(posterior.net.network(posterior.mean[0]), sparse, "0.weight")
     before, after = (panel.data["values"] for panel in figure.panels)
-    assert before.shape == after.shape == (3, 4) and before.all() and not after[0].any() and after[1:].all()
+    assert before.shape == after.shape == (3, 4) and not after[0].any() and figure.options["cells"]
+    np.testing.assert_allclose(before, 1.0)
+    np.testing.assert_allclose(after[1:], 1.0)
     picture = figures.filters(sparse)
     assert picture is not None and picture.panels[0].data["captions"] == ["0", "", ""]
     assert figures.filters(nn.Linear(2, 2)) is None
+
+
+def test_all_pictures_of_a_fit(monkeypatch):
+    """The matrix is the largest one that fits, or the smallest where none does."""
+    posterior, records = made(), [{"step": 20, "sparsity/0.weight": 0.1}]
+    plain = posterior.net.network(posterior.mean[0])
+    shown = figures.standard(posterior, plain, records, 20)
+    assert [figure.name for figure in shown] == ["log-alpha", "sparsity", "matrix", "filters"]
+    assert shown[2].title == "Weights of 2.weight" and "a plain fit" in shown[2].caption
+    monkeypatch.setattr(figures, "MOST", 3)
+    assert figures.standard(posterior, plain, records, 20)[2].title == "Weights of 0.weight"
 
 
 def test_sparsity_over_epochs_comes_from_the_history():

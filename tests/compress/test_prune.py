@@ -84,6 +84,9 @@ def test_the_curve_is_a_result_with_its_figures(kind, tmp_path):
 def test_what_cannot_be_pruned():
     with pytest.raises(ValueError, match="share is 95, but a share of the weights lies between 0 and 1"):
         compress.pruned(made(), 95)
+    plain = dubito.fit(nn.Linear(6, 2), (X, Y), "map", steps=1, device="cpu", progress=False)
+    with pytest.raises(ValueError, match=r"holds no spread of each weight.* compress\.write"):
+        compress.pruning({"MAP": plain}, (X, Y))
     posterior = made()
     posterior.std.zero_()
     with pytest.raises(ValueError, match="no weight of the network has a spread"):

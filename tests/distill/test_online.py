@@ -1,17 +1,27 @@
 """Distillation while a sampler runs."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 import dubito
 from dubito import metrics
 from dubito.distill import Adversarial, DarkKnowledge, Optimiser
-from dubito.posteriors.generator import GeneratorPosterior
+from dubito.distill.game import Game
+from dubito.distill.online import Due
+from dubito.initial import starting_points
+from dubito.posteriors.generator import GeneratorPosterior, weight_shapes
 from dubito.posteriors.student import StudentPosterior
+from dubito.priors import assign
+from dubito.rng import Prepared, Rng, Stream
+from dubito.target import Batch, Target
+from dubito.tick import Tick
 
 QUIET = {"progress": False, "device": "cpu"}
 SAMPLER = dubito.SGLD(burn_in=20, thin=2)
@@ -56,6 +66,138 @@ def test_a_run_that_was_stopped_continues_to_the_same_bits_and_stores_no_chain(n
     assert sum(n.startswith("samples-") for n in kept) == (name == "student")
     records = [json.loads(line) for line in (tmp_path / "parts" / "history.jsonl").read_text().splitlines()]
     assert {"fit", "complexity", "learner", "validation"} <= set(records[-1])
+
+
+STEPS = 50
+THINNED = dubito.SGLD(burn_in=6, thin=3)
+LINEAR = replace(SMALL, schedule="linear", critic_steps=2)
+PLAIN = DarkKnowledge(learning_rate=0.02, optimiser="sgd", schedule="cosine")  # Adam on the CPU reads its step
+ALTERNATING = {
+    "generator": dubito.OnlineDistillation(sampler=THINNED, distiller=LINEAR, every=6, rounds=2, buffer=10, restart=12),
+    "student": dubito.OnlineDistillation(sampler=THINNED, distiller=PLAIN, every=3, rounds=2),
+}
+
+
+def begun(method, x, y, members):
+    """A target, a state and the batch of a step."""
+    target = Target(dubito.Net(net()), dubito.Categorical(), assign(None, net()), len(y))
+    theta = target.start(starting_points(target.net, members, 0, None))
+    state = method.init(theta, target, Tick.at(0, STEPS))
+
+    def batch(step):
+        rows = (torch.arange(20) + step) % len(y)
+        return Batch(x[rows], y[rows], rows)
+
+    return target, state, batch
+
+
+@pytest.mark.parametrize("members", [1, 3])
+def test_an_update_is_that_of_the_sampler_then_of_the_buffer_then_of_the_game(classifier, members):
+    """The loop written out: the whole method must come to the same bits."""
+    method, (_, x, y) = ALTERNATING["generator"], classifier
+    target, state, batch = begun(method, x, y, members)
+    chains, learner = tree_map(torch.clone, (state.chains, state.learner))
+    game, entered = Game(LINEAR, weight_shapes(target.net, target.likelihood)), 0
+    for step in range(STEPS):
+        tick = Tick.at(step, STEPS)
+        state, told = method.step(state, batch(step), target, tick)
+        with torch.no_grad():
+            chains, _ = THINNED.step(chains, batch(step), target, tick)
+            if step + 1 > 6 and (step + 1) % 3 == 0:
+                for theta in chains[0]:
+                    learner.buffer[entered % 10] = theta
+                    entered += 1
+                if 10 <= entered < 10 + members:
+                    std, mean = torch.std_mean(learner.buffer, 0)
+                    learner.shift.copy_(mean)
+                    learner.scale.copy_(torch.where(std > 0, std, 1.0))
+            if entered >= 10 and (step + 1) % 6 == 0:
+                for number in range(2):
+                    inputs = game.inputs(tick.rng.child(f"round {number}"), 10, learner.buffer, tick)
+                    rows = (learner.buffer - learner.shift) / learner.scale
+                    latest = game.step(learner.game, lambda index, rows=rows: rows[index], inputs)
+                assert torch.equal(told.learner, latest.estimate.expand(members))
+            if entered >= 10 and (step + 1) % 12 == 0:
+                z = tick.rng.child("restart").normal_(torch.empty(1, members, 4), "z")[0]
+                made = game.generator(learner.game.averaged, z)
+                chains[0].copy_(torch.addcmul(learner.shift, learner.scale, made))
+    assert entered >= 10 + members
+    ours, known = tree_leaves((state.chains, state.learner)), tree_leaves((chains, learner))
+    assert all(torch.equal(a, b) for a, b in zip(ours, known, strict=True))
+
+
+class Replays:
+    """Steps as a GPU takes them: the first of a kind is traced, and others are that trace with their own numbers."""
+
+    def __init__(self, method, target, state):
+        self.method, self.target = method, target
+        self.spec, self.traces = tree_flatten(state)[1], {}
+
+    def __call__(self, state, batch, step):
+        """What is told; the state changes in place."""
+        kind, stream = self.method.kind(state, step, STEPS), Stream(torch.device("cpu"))
+        rng = Rng(0, stream=stream).at(step)
+        if kind not in self.traces:
+            self.traces[kind] = self._trace(kind, tree_map(torch.clone, state), batch, step, rng)
+        traced, rules, asked = self.traces[kind]
+        numbers = [torch.tensor(float(rule(step, STEPS))) for rule in rules]
+        rng.at(step)
+        noise = [stream.draw(a.kind, torch.empty(a.shape, dtype=a.dtype)) for a in asked]
+        return traced(tree_leaves(state), batch.x, batch.y, torch.tensor(step), numbers, noise)
+
+    def _trace(self, kind, state, batch, step, rng):
+        rules = []
+
+        def recorder(rule):
+            rules.append(rule)
+            return torch.tensor(float(rule(step, STEPS)))
+
+        self.method.step(tree_map(torch.clone, state), batch, self.target, Tick(None, STEPS, rng, recorder, kind))
+        asked = list(rng.stream.asked)
+
+        def pure(leaves, x, y, clock, numbers, noise):
+            given, own = iter(numbers), replace(rng, stream=Prepared(noise))
+            tick = Tick(clock, STEPS, own, lambda rule: next(given), kind)
+            held = tree_unflatten(list(leaves), self.spec)
+            return tuple(self.method.step(held, Batch(x, y, batch.rows), self.target, tick)[1])
+
+        noise = [torch.rand(a.shape, dtype=a.dtype) for a in asked]
+        numbers = [torch.tensor(float(rule(step, STEPS))) for rule in rules]
+        traced = make_fx(pure)(tree_leaves(state), batch.x, batch.y, torch.tensor(step), numbers, noise)
+        return traced, rules, asked
+
+
+@pytest.mark.parametrize(("name", "members"), [("generator", 3), ("student", 1), ("student", 3)])
+def test_updates_of_a_kind_are_replays_of_one_another(name, members, classifier):
+    """So a GPU may record one of each kind: nothing that changes with the step was read on the host."""
+    method, (_, x, y) = ALTERNATING[name], classifier
+    target, state, batch = begun(method, x, y, members)
+    replayed = tree_map(torch.clone, state)
+    replays = Replays(method, target, state)
+    with torch.no_grad():
+        for step in range(STEPS):
+            rng = Rng(0, stream=Stream(torch.device("cpu"))).at(step)
+            _, told = method.step(state, batch(step), target, Tick(torch.tensor(step), STEPS, rng))
+            again = replays(replayed, batch(step), step)
+            for ours, known in zip(again, told, strict=True):
+                torch.testing.assert_close(ours, known)
+    assert len(replays.traces) == (5 if name == "generator" else 2)
+    for ours, known in zip(tree_leaves(replayed), tree_leaves(state), strict=True):
+        torch.testing.assert_close(ours, known, rtol=1e-4, atol=1e-5)
+
+
+def test_the_kind_of_an_update_says_what_it_does(classifier):
+    _, x, y = classifier
+    method = ALTERNATING["generator"]
+    _, state, _ = begun(method, x, y, 3)
+    due = [method.kind(state, step, STEPS) for step in range(STEPS)]
+    assert [step + 1 for step in range(30) if due[step].enters] == [9, 12, 15, 18, 21, 24, 27, 30]
+    assert [step + 1 for step in range(STEPS) if due[step].fills] == [18]
+    assert [step + 1 for step in range(30) if due[step].learns] == [18, 24, 30]
+    assert [step + 1 for step in range(40) if due[step].restarts] == [24, 36]
+    taught = ALTERNATING["student"]
+    learns = [step + 1 for step in range(20) if taught.kind(state, step, STEPS) == Due(learns=True)]
+    assert learns == [9, 12, 15, 18]
 
 
 def test_an_online_student_predicts_like_the_chain(classifier):

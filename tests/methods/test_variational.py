@@ -265,11 +265,21 @@ def test_empirical_bayes_finds_the_scale_the_weights_have():
         for std in (0.1, 5.0)
     ]  # fmt: skip
     for posterior, std in zip(fitted, (0.1, 5.0), strict=True):
-        (scale,) = posterior.about["prior_scales"][0]
+        ((scale,),) = posterior.about["prior_scales"].values()
         assert scale * std == pytest.approx(float(w.square().mean().sqrt()), rel=0.05)
     torch.testing.assert_close(fitted[0].mean, fitted[1].mean, rtol=1e-3, atol=1e-3)
-    layered = fit(dubito.Variational(empirical_bayes="layer"))
-    assert len(layered.about["prior_scales"][0]) == 4
+
+
+def test_empirical_bayes_learns_a_scale_for_each_layer():
+    """At the optimum it is the root mean square of what the prior's scales have made of weight and bias together."""
+    prior = {"0.*": dubito.Normal(0.5), "2.weight": dubito.Normal(2.0), "2.bias": dubito.Laplace(1.0)}
+    layered = fit(dubito.Variational(empirical_bayes="layer"), prior=prior, members=2)
+    found = layered.about["prior_scales"]
+    assert list(found) == ["0", "2"]
+    second = layered.net.layout.split(layered.mean.square() + layered.std.square())
+    first = torch.cat([second["0.weight"].flatten(1), second["0.bias"]], dim=1).mean(1).sqrt() / 0.5
+    torch.testing.assert_close(torch.tensor(found["0"]), first)
+    torch.testing.assert_close(torch.tensor(found["2"]), second["2.weight"].flatten(1).mean(1).sqrt() / 2)
 
 
 def test_posterior_as_prior_is_bayes_rule_in_two_halves():
@@ -355,3 +365,32 @@ def test_the_plan_names_every_path():
     whole = dubito.plan(net, dubito.Variational(estimator="weights"))
     assert {r.estimator for r in whole.rows} == {"weights"}
     assert "example=" in dubito.plan(net, "variational").rows[0].why
+
+
+def test_the_plan_can_be_read():
+    net = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
+    prior = {
+        "0.bias": dubito.Fixed(),
+        "0.weight": dubito.ScaleMixture(0.25, 1.0, 0.123456),
+        "2.bias": dubito.Centred(0.1),
+    }
+    said = str(dubito.plan(net, "variational", prior=prior, example=X[:1])).splitlines()
+    assert said[0] == "Variational: 3 of 4 parameters free"
+    assert said[1].split() == ["parameter", "shape", "role", "estimator", "why"]
+    starts = {line.index(word) for line, word in zip(said[2:6], ("random", "fixed", "random", "random"), strict=True)}
+    assert starts == {said[1].index("role")}
+    assert "prior ScaleMixture(pi=0.25, std1=1, std2=0.123); linear acts once per example" in said[2]
+    assert "prior Normal(std=2.31)" in said[4] and "prior Normals, a mean for each and std 0.1;" in said[5]
+    assert said[-1] == "  80 bytes a network; 36 flops a row and forward pass"
+
+
+def test_the_plan_knows_what_a_fit_would_refuse_and_which_prior_counts():
+    net = nn.Linear(4, 3)
+    assert "refused: SGLD samples every parameter, but 'bias' is Point()" in str(
+        dubito.plan(net, "sgld", prior={"bias": dubito.Point()})
+    )
+    for method, words in [("sparse_vd", "prior log-uniform"), ("gaussian_dropout", "prior Normal(std=2)"),
+                          (dubito.SparseVD(kl="ard"), "prior normal of the weight's own best scale")]:  # fmt: skip
+        assert words in dubito.plan(net, method).rows[0].why
+    with pytest.raises(ValueError, match=r"does not accept rows of \(5,\) float32"):
+        dubito.plan(net, "variational", example=torch.zeros(1, 5))

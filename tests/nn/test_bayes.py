@@ -11,6 +11,7 @@ from torch.distributions import kl_divergence
 
 import dubito
 from dubito.nn import BayesConv1d, BayesConv2d, BayesConv3d, BayesLinear, kl, to_posterior
+from dubito.rng import Rng
 
 G = torch.Generator().manual_seed(0)
 LAYERS = {
@@ -40,6 +41,40 @@ def test_draws_have_the_moments_of_the_plain_layer(kind, estimator):
     variance = jacobian.square().sum(1) * 0.09
     assert float(((outputs.mean(0) - plain(plain.theta(), x).flatten()) / (variance / draws).sqrt()).abs().max()) < 5
     assert float((outputs.var(0) / variance - 1).abs().max()) < 6 * math.sqrt(2 / draws)
+
+
+@pytest.mark.parametrize("estimator", ["local", "weights", "flipout"])
+@pytest.mark.parametrize("kind", LAYERS)
+def test_a_layer_computes_what_a_fit_of_the_plain_layer_does(kind, estimator):
+    """Under the same noise the outputs and their gradients are the same numbers."""
+    torch.manual_seed(0)
+    make, shape = LAYERS[kind]
+    layer, x = make(estimator), torch.randn(3, *shape, generator=G)
+    held = to_posterior(layer, dubito.Gaussian(1.0))
+    net, mean, std = held.net, held.mean[0].requires_grad_(), held.std[0].requires_grad_()
+    rng = Rng(*layer.stream.tolist())
+    outputs = layer(x)
+
+    def normal(like, name):
+        return rng.normal_(torch.empty(1, *like.shape), name)[0]
+
+    if estimator == "local":
+        scheme, noise = net.scheme(x, net.layout.names, "local"), {"weight/outputs": normal(outputs, "outputs")}
+    else:
+        scheme = net.scheme(x, net.layout.names, "flipout")
+        noise = {name: normal(layer.get_parameter(name), name) for name in net.layout.names}
+        channels = -1 if layer.weight.ndim == 2 else 1
+        for name, t in (("r", outputs), ("s", x)):
+            sizes = [n if axis in (0, channels % t.ndim) else 1 for axis, n in enumerate(t.shape)]
+            noise[f"weight/{name}"] = rng.uniform((1, *sizes), name, x)[0].lt(0.5).float() * 2 - 1
+    if estimator == "weights":
+        plain = net(mean + std * net.layout.join(noise), x)
+    else:
+        plain = net.noisy(mean, std, x, scheme, noise)
+    torch.testing.assert_close(outputs, plain)
+    by_layer = torch.autograd.grad(outputs.square().sum(), [layer.get_parameter(n) for n in net.layout.names])
+    (by_mean,) = torch.autograd.grad(plain.square().sum(), mean)
+    torch.testing.assert_close(torch.cat([g.flatten() for g in by_layer]), by_mean, rtol=1e-4, atol=1e-5)
 
 
 def test_a_layer_goes_on_with_its_stream_where_it_was_saved():

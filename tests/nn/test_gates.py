@@ -39,6 +39,34 @@ def test_open_gates_change_nothing_and_fold_away(build, x):
     assert not plain[0].weight[0].any()
 
 
+class Headed(nn.Module):
+    """Parts of different depths: the head lies above the layers that come before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Sequential(nn.Linear(8, 6), nn.Tanh()))
+        self.head = nn.Linear(6, 2)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+def test_the_last_layer_has_no_gate_wherever_it_lies():
+    made = dubito.nn.gated(Headed())
+    gated = [path for path, part in made.named_modules() if isinstance(part, dubito.nn.gates.Gated)]
+    assert gated == ["body.0", "body.2.0"] and type(made.head) is nn.Linear
+    torch.testing.assert_close(made(X), Headed()(X))
+    assert [path for path, _ in dubito.nn.folded(made).named_modules()] == [p for p, _ in Headed().named_modules()]
+
+
+def test_a_shared_layer_has_no_gate():
+    shared = nn.Linear(5, 5)
+    made = dubito.nn.gated(nn.Sequential(nn.Linear(5, 5), shared, nn.Tanh(), shared, nn.Linear(5, 1)))
+    assert [type(part).__name__ for part in made] == ["Gated", "Linear", "Tanh", "Linear", "Linear"]
+    assert made[1] is made[3]
+
+
 def test_a_single_layer_has_nothing_to_gate():
     with pytest.raises(ValueError, match="nothing to gate"):
         dubito.nn.gated(nn.Sequential(nn.Linear(3, 2)))

@@ -78,6 +78,19 @@ def test_fgsm_by_hand_on_a_plain_network():
     torch.testing.assert_close(FGSM(epsilon=0.1).perturb(point(net), x, y), by_hand)
 
 
+def test_fgsm_against_the_prediction_needs_no_label():
+    """Li and Gal (2017) differentiate max_y log p(y | x), whatever the true label is."""
+    net, (x, y) = plain(), rows()
+    first = net(x).argmax(1)
+    assert not torch.equal(first, y)
+    by_hand = (x + 0.1 * slope(net, x, first).sign()).clamp(0, 1)
+    attack = FGSM(epsilon=0.1, against="prediction")
+    torch.testing.assert_close(attack.perturb(point(net), x, y), by_hand)
+    torch.testing.assert_close(attack.perturb(point(net), x), by_hand)
+    with pytest.raises(ValueError, match="against='truth' is unknown; choose 'label' or 'prediction'"):
+        FGSM(against="truth")
+
+
 def test_pgd_by_hand_on_a_plain_network():
     net, (x, y) = plain(), rows()
     linf = l2 = x

@@ -115,7 +115,11 @@ def test_values_of_a_run_are_those_of_its_own_network(method):
         torch.testing.assert_close(first, torch.stack([outputs[i, i] for i in range(3)]))
 
 
-@pytest.mark.parametrize("method", [dubito.MAP(), dubito.Variational()], ids=repr)
+@pytest.mark.parametrize(
+    "method",
+    [dubito.MAP(), dubito.Variational(), dubito.MCDropout(rate=0.2), dubito.ConcreteDropout(rate=0.2), dubito.SGHMC()],
+    ids=lambda method: type(method).__name__,
+)
 def test_a_game_that_was_stopped_goes_on_to_the_same_end(method, tmp_path, monkeypatch):
     whole = bandit.play(online(method), GAME, {"a": 0.1}, 8, progress=False)
     save, step = bandit._Game.save, bandit._Game.step
@@ -149,8 +153,17 @@ def test_wrong_input_is_one_sentence():
         bandit.Bandit(X, torch.zeros(3, 2), torch.zeros(3, 2))
     with pytest.raises(ValueError, match="plans for a number of steps that is not known here"):
         online(dubito.MAP(schedule="cosine"))
+    with pytest.raises(ValueError, match=r"use settings .* warm_up=schedules\.WarmUp\(steps\) where it warms up"):
+        online(dubito.SparseVD())
+    assert online(dubito.SparseVD(warm_up=dubito.schedules.WarmUp(10))).runs == 2 and online("variational").runs == 2
     with pytest.raises(ValueError, match="HMC needs all rows at hand"):
         online(dubito.HMC())
+    with pytest.raises(ValueError, match=r"the network gives \(1, 2\) for 1 row\(s\), not one value each"):
+        Online(nn.Linear(5, 2), "map", X.new_zeros(1, 5), runs=1, likelihood=dubito.Gaussian(std=1.0), device="cpu")
+    with pytest.raises(ValueError, match="runs must be at least 1, got 0"):
+        online(runs=0)
+    with pytest.raises(ValueError, match="interactions is 0; play at least 1"):
+        bandit.play(Known(1), GAME, {"a": 0.0}, 0)
 
 
 def test_the_prior_is_weighed_against_as_many_data_as_there_are_or_as_told():

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from dubito.compress import chains, sparse
-from dubito.compress.curve import SHARES, choose, error, losses, points
+from dubito.compress.curve import SHARES, check_rows, choose, error, losses, points
 from dubito.compress.scores import By, counts, ratio, scored
 from dubito.inputs import arguments, move, rows, tensors
 from dubito.nn.gates import folded
@@ -78,6 +78,7 @@ def write(
     by: the score weights go by, the posterior's own kind where left out. cut: the score below which they go; left out,
     it is chosen on the validation rows as the sparsest within `tolerance` standard errors of the best.
     """
+    check_rows(posterior, validation)
     held = scored(posterior, by)
     likelihood = posterior.likelihood
     if cut is None:

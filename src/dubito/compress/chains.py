@@ -5,10 +5,12 @@ next layer's bias can hold. The smaller network computes the same.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from dubito.nn.nets import AsImage
@@ -46,26 +48,83 @@ MAX_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
 AVERAGE_POOLS = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
 
 
+def _flatten(start_dim: int = 0, end_dim: int = -1) -> nn.Module:
+    return nn.Flatten(start_dim, end_dim)
+
+
+def _dropout(p: float = 0.5, training: bool = True, inplace: bool = False) -> nn.Module:
+    if training:
+        raise TypeError("a call that drops outside training too is no layer in evaluation mode")
+    return nn.Dropout(p)
+
+
+def _max_pool(
+    kind: Callable[..., nn.Module], kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
+    ceil_mode: bool = False, return_indices: bool = False,
+) -> nn.Module:  # fmt: skip
+    return kind(kernel_size, stride, padding, dilation, return_indices, ceil_mode)  # in another order
+
+
+CALLS: dict[Any, Callable[..., nn.Module]] = {  # what a forward pass may call instead of a layer, and that layer
+    **dict.fromkeys((F.relu, torch.relu, "relu"), nn.ReLU),
+    **dict.fromkeys((F.tanh, torch.tanh, "tanh"), nn.Tanh),
+    **dict.fromkeys((F.sigmoid, torch.sigmoid, "sigmoid"), nn.Sigmoid),
+    **dict.fromkeys((torch.flatten, "flatten"), _flatten),
+    F.silu: nn.SiLU,
+    F.gelu: nn.GELU,
+    F.elu: nn.ELU,
+    F.leaky_relu: nn.LeakyReLU,
+    F.max_pool1d: partial(_max_pool, nn.MaxPool1d),
+    F.max_pool2d: partial(_max_pool, nn.MaxPool2d),
+    F.max_pool3d: partial(_max_pool, nn.MaxPool3d),
+    F.avg_pool1d: nn.AvgPool1d,
+    F.avg_pool2d: nn.AvgPool2d,
+    F.avg_pool3d: nn.AvgPool3d,
+    F.dropout: _dropout,
+}
+
+
 class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return not any(True for _ in m.children())
 
 
 def chain(network: nn.Module) -> list[nn.Module] | None:
-    """The layers in the order they are called, each once and each fed by the one before; None where it is no chain."""
+    """The layers in the order they are called, each fed by the one before and none with weights called twice.
+
+    Functions and methods count as the layers they stand for; None where it is no chain.
+    """
     if type(network) in LAYERS:
-        return [network]
+        return [network] if _can_be_written(network) else None
     try:
         nodes = list(_Tracer().trace(network).nodes)
     except Exception:  # a forward pass that cannot be traced may fail in any way of its own
         return None
     inner = nodes[1:-1]
-    straight = all(node.op == "call_module" and node.args == (before,) and not node.kwargs
+    straight = all(node.all_input_nodes == [before] == [*node.args[:1]]
                    for before, node in zip(nodes, inner, strict=False))  # fmt: skip
-    if not inner or not straight or nodes[-1].args != (inner[-1],) or len({node.target for node in inner}) < len(inner):
+    if not inner or not straight or nodes[-1].args != (inner[-1],):
         return None
-    layers = [network.get_submodule(str(node.target)) for node in inner]
-    return layers if all(type(layer) in LAYERS for layer in layers) else None
+    layers = [_called(node, network) for node in inner]
+    held = [id(layer) for layer in layers if any(True for _ in layer.parameters())]
+    known = all(_can_be_written(layer) for layer in layers) and len(set(held)) == len(held)
+    return layers if known else None
+
+
+def _can_be_written(layer: nn.Module) -> bool:
+    """Whether its arguments in `LAYERS` say all about it."""
+    odd = (getattr(layer, "divisor_override", None), getattr(layer, "return_indices", False))
+    return type(layer) in LAYERS and not any(odd) and bool(getattr(layer, "track_running_stats", True))
+
+
+def _called(node: fx.Node, network: nn.Module) -> nn.Module:
+    """The layer behind a call; an empty module where there is none."""
+    if node.op == "call_module" and len(node.args) == 1 and not node.kwargs:
+        return network.get_submodule(str(node.target))
+    try:
+        return CALLS[node.target](*node.args[1:], **node.kwargs)
+    except (KeyError, TypeError):
+        return nn.Module()
 
 
 def describe(layers: Sequence[nn.Module]) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from dubito import plots
 from dubito.compress.scores import By, Scored, counts, scored
+from dubito.functions import widest
 from dubito.inputs import Inputs, arguments, move, n_rows, rows, tensors
 from dubito.likelihoods import Likelihood
 from dubito.plots import Series
@@ -62,8 +63,23 @@ def points(
     return found
 
 
+def check_rows(posterior: Posterior, data: Any) -> None:
+    """Refuse what is not (x, y) with as many rows of each, in the network's shapes."""
+    if not isinstance(data, Sequence) or len(data) != 2:
+        raise ValueError(
+            f"validation rows are a pair (x, y), got {type(data).__name__}; the cut is chosen by their error"
+        )
+    x, y = tensors(data[0]), tensors(data[1])
+    if n_rows(x) != len(y):
+        raise ValueError(f"x has {n_rows(x)} rows and y {len(y)}; give a label for each row")
+    net = posterior.net
+    widest(net, move(rows(x, slice(0, 1)), net.device, net.dtype))
+
+
 def choose(curve: Sequence[Point], tolerance: float = 1.0) -> Point:
     """The sparsest point whose loss lies within `tolerance` standard errors (of the paired difference) of the least."""
+    if not tolerance >= 0:
+        raise ValueError(f"tolerance is {tolerance} standard errors; it must be 0 or more")
     best = min(curve, key=lambda point: float(point.losses.mean()))
 
     def near(point: Point) -> bool:
@@ -82,6 +98,10 @@ def curve(
     tolerance: float = 1.0,
 ) -> Result:
     """The mean network's error on (x, y) as weights go, for several posteriors, and the cut each would be given."""
+    if not posteriors:
+        raise ValueError("there is no posterior to draw a curve of; give {name: posterior}")
+    for posterior in posteriors.values():
+        check_rows(posterior, validation)
     kinds = {p.likelihood.kind for p in posteriors.values()}
     what = "error" if kinds == {"classification"} else "RMSE"
     table: list[tuple[Cell, ...]] = []
@@ -109,7 +129,8 @@ def curve(
 
 
 def _figure(series: Sequence[Series], what: str) -> Figure:
-    return plots.lines("curve", f"{what} over sparsity", series, x_label="share of weights removed", y_label=what)
+    title = f"{what[0].upper()}{what[1:]} over sparsity"
+    return plots.lines("curve", title, series, x_label="share of weights removed", y_label=what)
 
 
 def _outputs(network: nn.Module, x: Inputs) -> Tensor:

@@ -14,7 +14,7 @@ from dubito.results import Figure
 
 BINS = 60
 REACH = 12.0  # of log alpha, either way; what lies beyond is shown at the edge
-MOST = 200  # rows or columns of a matrix that are drawn
+MOST = 300  # rows or columns of a matrix that are drawn
 PREFIX = "sparsity/"  # of history records
 
 Floats = NDArray[np.float64]
@@ -30,8 +30,10 @@ def log_alphas(posterior: SparsePosterior, name: str = "log-alpha") -> Figure:
         for layer in posterior.sparsity()
     ]
     caption = f"Weights with log alpha above {posterior.threshold:g} count as 0."
-    title = "Dropout rates of the weights"
-    return plots.histogram(name, title, edges, series, x_label="log alpha", y_label="density", caption=caption)
+    return plots.histogram(
+        name, "Dropout rates of the weights", edges, series, x_label="log alpha", y_label="density", caption=caption,
+        marks={"threshold": posterior.threshold},
+    )  # fmt: skip
 
 
 def sparsity_over_epochs(records: Sequence[Mapping[str, float]], per_epoch: int, name: str = "sparsity") -> Figure:
@@ -45,18 +47,21 @@ def sparsity_over_epochs(records: Sequence[Mapping[str, float]], per_epoch: int,
     return plots.lines(name, "Zeros by layer while training", series, x_label="epoch", y_label="share of zeros")
 
 
-def matrices(before: nn.Module, after: nn.Module, layer: str, name: str = "matrix") -> Figure:
-    """The size of a layer's weights in two networks of one shape, at most so many rows and columns."""
+def matrices(before: nn.Module, after: nn.Module, layer: str, name: str = "matrix", caption: str = "") -> Figure:
+    """The size of a layer's weights in two networks of one shape, each against its largest.
+
+    At most so many rows and columns.
+    """
     pictures = {}
-    top = float(_magnitudes(before, layer).max()) or 1.0
     for label, network in (("before", before), ("after", after)):
-        values = _magnitudes(network, layer)[:MOST, :MOST]
-        across, down = (np.arange(n, dtype=float) for n in (values.shape[1], values.shape[0]))
+        values = _magnitudes(network, layer)
+        shown = values[:MOST, :MOST] / (values.max() or 1.0)
+        across, down = (np.arange(n, dtype=float) for n in (shown.shape[1], shown.shape[0]))
         pictures[label] = plots.field(
-            "matrix", label, across, down, values, value_label="|weight|", x_label="input", y_label="unit", low=0.0,
-            high=top,
+            "matrix", label, across, down, shown, value_label="|weight| / largest", x_label="input", y_label="unit",
+            low=0.0, high=1.0, cells=True,
         )  # fmt: skip
-    return plots.panels(name, f"Weights of {layer}", pictures)
+    return plots.panels(name, f"Weights of {layer}", pictures, caption=caption)
 
 
 def filters(network: nn.Module, name: str = "filters") -> Figure | None:
@@ -77,11 +82,19 @@ def _magnitudes(network: nn.Module, layer: str) -> Floats:
     return found
 
 
-def standard(posterior: SparsePosterior, dense: nn.Module, records: Sequence[Any], per_epoch: int) -> list[Figure]:
-    """All of them for one fit, the matrix being the smallest one."""
+def standard(posterior: SparsePosterior, plain: nn.Module, records: Sequence[Any], per_epoch: int) -> list[Figure]:
+    """All of them for one fit, with the largest matrix that is drawn whole beside that of a plain fit."""
     sparse = posterior.mean_network()
-    sizes = {layer: sparse.get_parameter(layer).numel() for layer in posterior.sparsity()}
-    smallest = min(sizes, key=lambda layer: sizes[layer])
-    shown = [log_alphas(posterior), sparsity_over_epochs(records, per_epoch), matrices(dense, sparse, smallest)]
+    caption = "Before: a plain fit. After: what Sparse VD left."
+    drawn = matrices(plain, sparse, _shown(sparse, list(posterior.sparsity())), caption=caption)
+    shown = [log_alphas(posterior), sparsity_over_epochs(records, per_epoch), drawn]
     picture = filters(sparse)
     return shown if picture is None else [*shown, picture]
+
+
+def _shown(network: nn.Module, layers: Sequence[str]) -> str:
+    """The largest matrix of which all rows and columns are drawn, or else the smallest."""
+    shapes = {layer: _magnitudes(network, layer).shape for layer in layers}
+    whole = [layer for layer in layers if max(shapes[layer]) <= MOST]
+    sizes = {layer: shapes[layer][0] * shapes[layer][1] for layer in layers}
+    return max(whole, key=lambda layer: sizes[layer]) if whole else min(layers, key=lambda layer: sizes[layer])

@@ -90,6 +90,11 @@ def _error(prediction: Prediction, y: Tensor) -> float:
 
 def _random(posterior: GaussianPosterior) -> Tensor:
     """Where the network's random weights lie, (n,)."""
+    if not isinstance(posterior, GaussianPosterior):
+        raise ValueError(
+            f"{posterior!r} holds no spread of each weight, so there is no signal to noise; give the posterior of a "
+            "Variational fit, or remove weights by magnitude with compress.curve and compress.write"
+        )
     found = posterior.random[: posterior.net.layout.size].nonzero().squeeze(1)
     check_spread(found)
     return found
@@ -106,7 +111,8 @@ def _curves(rows: Sequence[Row], what: str) -> Figure:
         removed = [row.removed for row in mine]
         series.append(Series(f"{name}, draws", [row.error for row in mine], removed))
         series.append(Series(f"{name}, mean network", [row.error_of_mean for row in mine], removed))
-    return plots.lines("curve", f"{what} over pruning", series, x_label="share of weights removed", y_label=what)
+    title = f"{what[0].upper()}{what[1:]} over pruning"
+    return plots.lines("curve", title, series, x_label="share of weights removed", y_label=what)
 
 
 def _spread(posteriors: Mapping[str, GaussianPosterior]) -> Iterator[Figure]:

@@ -1,6 +1,7 @@
 """What weights are removed by: a score for every weight, the larger the later it goes."""
 
 import copy
+import math
 from collections.abc import Sized
 from dataclasses import dataclass
 from typing import Literal
@@ -12,9 +13,11 @@ from dubito.noisy import log_alpha
 from dubito.posteriors.base import Posterior
 from dubito.posteriors.gaussian import GaussianPosterior
 from dubito.posteriors.sparse import SparsePosterior
+from dubito.prediction import Undefined
 
 By = Literal["log_alpha", "signal_to_noise", "magnitude"]
 BY: tuple[By, ...] = ("log_alpha", "signal_to_noise", "magnitude")
+ALIKE = 1e-3  # of log alpha: rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +34,8 @@ class Scored:
 
     def masked(self, cut: float) -> nn.Module:
         """The network with zeros where the score lies below the cut."""
+        if math.isnan(cut):
+            raise ValueError("cut is nan, below which no score lies; give a number, or leave it out to have it chosen")
         network = copy.deepcopy(self.network)
         with torch.no_grad():
             for name, parameter in network.named_parameters():
@@ -98,13 +103,25 @@ def ratio(network: nn.Module) -> float:
 
 
 def _own(posterior: Posterior) -> By:
+    """A spread that follows the mean at one rate, as in Gaussian dropout, tells no weight from another."""
     if isinstance(posterior, SparsePosterior):
         return "log_alpha"
-    return "signal_to_noise" if isinstance(posterior, GaussianPosterior) else "magnitude"
+    if not isinstance(posterior, GaussianPosterior):
+        return "magnitude"
+    random = posterior.random & (posterior.mean != 0).all(0)
+    rates = log_alpha(posterior.mean[:, random], posterior.std[:, random])
+    alike = rates.numel() > 0 and float(rates.max() - rates.min()) < ALIKE
+    return "magnitude" if alike else "signal_to_noise"
 
 
 def _whole(posterior: Posterior) -> nn.Module:
     """The mean network before anything went."""
-    if isinstance(posterior, SparsePosterior):
-        return GaussianPosterior.mean_network(posterior)
-    return posterior.mean_network()
+    try:
+        if isinstance(posterior, SparsePosterior):
+            return GaussianPosterior.mean_network(posterior)
+        return posterior.mean_network()
+    except Undefined as error:
+        raise Undefined(
+            f"{posterior!r} is no single network to make smaller ({error}); fit with members=1, or take one of a "
+            "mixture with posterior.member(0)"
+        ) from error

@@ -48,7 +48,8 @@ def save_network(network: nn.Module, path: str | Path) -> Path:
 def load_network(path: str | Path, net: nn.Module | None = None) -> nn.Module:
     """The network a file of `save_network` holds, as a plain module in evaluation mode.
 
-    net: the module it was made from, where that is neither a chain of layers nor a net of `dubito.nn`.
+    net: the module it was made from, where that is neither a chain of layers nor a net of `dubito.nn`; others are built
+    from the file, which may have fewer units than the module had.
     """
     made, tensors = _read(Path(path))
     module = _module(made, net, path)
@@ -83,10 +84,10 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def _module(made: Mapping[str, Any], net: nn.Module | None, path: str | Path) -> nn.Module:
-    if net is not None:
-        return copy.deepcopy(net)
     if made["kind"] == "own":
-        raise ValueError(f"{path} was made from your own module; load it with dubito.load_network(path, net)")
+        if net is None:
+            raise ValueError(f"{path} was made from your own module; load it with dubito.load_network(path, net)")
+        return copy.deepcopy(net)
     return chains.build(made["layers"]) if made["kind"] == "chain" else build(made["net"])
 
 

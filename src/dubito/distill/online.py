@@ -49,6 +49,15 @@ class OnlineState(NamedTuple):
     told: Tensor
 
 
+class Due(NamedTuple):
+    """What an update does beside the sampler's."""
+
+    enters: bool = False  # the chains' positions enter the buffer
+    fills: bool = False  # they fill it for the first time
+    learns: bool = False  # a round of the distiller
+    restarts: bool = False  # chains go on from generated networks
+
+
 class OnlineInfo(NamedTuple):
     """What a step tells of each chain, and the latest of the learner: the critic's estimate, or the student's loss."""
 
@@ -73,7 +82,7 @@ class OnlineDistillation(Method[OnlineState]):
     )
 
     answer = "exact"
-    alternates = True
+    shares = True
     selects = False
 
     def __post_init__(self) -> None:
@@ -91,14 +100,25 @@ class OnlineDistillation(Method[OnlineState]):
         return OnlineState(self.sampler.init(theta, target, tick), learner, theta.new_zeros(1))
 
     def step(self, state: OnlineState, batch: Batch, target: Target, tick: Tick) -> tuple[OnlineState, OnlineInfo]:
+        due = self.kind(state, int(tick.step), tick.steps) if tick.recorder is None else tick.kind
         chains, told = self.sampler.step(state.chains, batch, target, tick)
-        theta, done = self.sampler.weights(chains).theta, int(tick.step) + 1
-        if self._teaches:
-            self._teach(state, theta, batch, target, tick, done)
-        else:
-            self._play(state, theta, target, tick, done)
+        theta = self.sampler.weights(chains).theta
+        if not self._teaches:
+            self._play(state, theta, target, tick, due)
+        elif due.learns:
+            self._teach(state, theta, batch, target, tick)
         latest = state.told.expand(len(theta)).clone()
         return state._replace(chains=chains), OnlineInfo(told.fit, told.complexity, latest)
+
+    def kind(self, state: OnlineState, step: int, steps: int) -> Due:
+        """A function of the step alone."""
+        done, turn = step + 1, (step + 1) % self.every == 0
+        if self._teaches:
+            return Due(learns=turn and done > self.sampler.burn_in)
+        before, now = (self._entered(updates, len(self.weights(state).theta)) for updates in (step, done))
+        full = now >= self.buffer
+        again = self.restart is not None and done % self.restart == 0
+        return Due(now > before, before < self.buffer <= now, full and turn, full and again)
 
     def weights(self, state: OnlineState) -> Weights:
         """The chains' positions."""
@@ -140,7 +160,7 @@ class OnlineDistillation(Method[OnlineState]):
 
     def _empty(self, theta: Tensor, target: Target, tick: Tick) -> Buffered:
         """A game that has not begun, and an empty buffer, which the run must be able to fill."""
-        kept = self._kept(tick.steps) * len(theta)
+        kept = self._entered(tick.steps, len(theta))
         if not len(theta) <= self.buffer <= kept:
             raise ValueError(
                 f"a buffer of {self.buffer} does not fit a run that keeps {kept} samples of {len(theta)} chains; "
@@ -151,18 +171,23 @@ class OnlineDistillation(Method[OnlineState]):
             game, theta.new_zeros(self.buffer, theta.shape[1]), torch.zeros_like(theta[0]), torch.ones_like(theta[0])
         )
 
-    def _play(self, state: OnlineState, theta: Tensor, target: Target, tick: Tick, done: int) -> None:
+    def _play(self, state: OnlineState, theta: Tensor, target: Target, tick: Tick, due: Due) -> None:
         """Take in what the chains have reached; once the buffer is full, let the generator learn from it."""
         learner: Buffered = state.learner
-        before, now = (self._kept(updates) * len(theta) for updates in (done - 1, done))
-        if now > before:
-            learner.buffer[torch.arange(before, now, device=theta.device) % self.buffer] = theta
-        if before < self.buffer <= now:
+        if due.enters:
+            self._enter(learner.buffer, theta, tick)
+        if due.fills:
             self._standardise(learner)
-        if now >= self.buffer and done % self.every == 0:
+        if due.learns:
             self._rounds(state, target, tick)
-        if now >= self.buffer and self.restart is not None and done % self.restart == 0:
+        if due.restarts:
             theta.copy_(self._generated(learner, target, len(theta), tick.rng.child("restart")))
+
+    def _enter(self, buffer: Tensor, theta: Tensor, tick: Tick) -> None:
+        """Let the chains' positions take the places of the oldest."""
+        first = tick.number(lambda step, steps: float(self._entered(step, len(theta)) % self.buffer))
+        places = (torch.arange(len(theta), device=theta.device) + first).long() % self.buffer
+        buffer.index_copy_(0, places, theta)
 
     def _rounds(self, state: OnlineState, target: Target, tick: Tick) -> None:
         game, learner = self._game(target), state.learner
@@ -190,18 +215,23 @@ class OnlineDistillation(Method[OnlineState]):
 
     # -- a student ---------------------------------------------------------------------------------------------
 
-    def _teach(self, state: OnlineState, theta: Tensor, batch: Batch, target: Target, tick: Tick, done: int) -> None:
+    def _teach(self, state: OnlineState, theta: Tensor, batch: Batch, target: Target, tick: Tick) -> None:
         """A lesson from the chains' present positions, at the inputs of the batch."""
-        if done <= self.sampler.burn_in or done % self.every:
-            return
-        lesson, past = self._lesson(target), done // self.every - 1 - self.sampler.burn_in // self.every
-        steps = (tick.steps // self.every - self.sampler.burn_in // self.every) * self.rounds
+        lesson = self._lesson(target)
         own = target.noise_layout.split(theta[:, target.net.layout.size :])
         for number in range(self.rounds):
             x = lesson.perturbed(batch.x, tick.rng.child(f"round {number}"))
             outputs = target.outputs(theta, x)
-            own_time = Tick(torch.tensor(past * self.rounds + number), steps, tick.rng)
-            state.told.copy_(lesson.step(state.learner, x, outputs, own, own_time))
+            state.told.copy_(lesson.step(state.learner, x, outputs, own, self._school_time(tick, number)))
+
+    def _school_time(self, tick: Tick, number: int) -> Tick:
+        """The time of a lesson, counted in lessons."""
+        missed = self.sampler.burn_in // self.every
+
+        def lessons(updates: int) -> int:
+            return max(0, updates // self.every - missed) * self.rounds
+
+        return tick.on(lambda step: lessons(step + 1 - self.every) + number, lessons(tick.steps))
 
     def _lesson(self, target: Target) -> Lesson:
         """The lesson for a target, made once: it holds a copy of the student."""
@@ -215,6 +245,6 @@ class OnlineDistillation(Method[OnlineState]):
     def _teaches(self) -> bool:
         return isinstance(self.distiller, DarkKnowledge)
 
-    def _kept(self, updates: int) -> int:
-        """How many samples of each chain the first so many updates give."""
-        return Collect.of(self.sampler).kept(updates)
+    def _entered(self, updates: int, chains: int) -> int:
+        """How many vectors have entered the buffer after so many updates."""
+        return Collect.of(self.sampler).kept(updates) * chains

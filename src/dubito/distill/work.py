@@ -1,7 +1,7 @@
 """A distillation at work: what the loop drives while a generator or a student learns from a posterior."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -77,6 +77,10 @@ class Distillation(ABC):
     @abstractmethod
     def obstacle(self) -> str | None:
         """Why steps cannot be recorded."""
+
+    def kind(self, state: Any, step: int) -> Hashable:
+        """All steps are alike."""
+        return None
 
     def ready(self, step: int) -> None:
         """A recorded step finds all it needs by itself."""

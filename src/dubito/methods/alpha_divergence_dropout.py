@@ -44,7 +44,7 @@ class AlphaDivergenceDropout(Dropped):
     def _fit(self, state: DescentState, batch: Batch, target: Target, tick: Tick) -> tuple[Tensor, Tensor]:
         """What K masks say together, per datum (S,), and its gradient."""
         members, rng = len(state.theta), tick.rng.child("train")
-        masks = target.net.masks(batch.x, members, rng, shared=False, draws=(self.draws,)) or []
+        masks = target.net.masks(batch.example, members, rng, shared=False, draws=(self.draws,)) or []
         each = running.repeated(state.buffers, self.draws)
         found = target.masked_value_and_grad(state.theta, batch, masks, each, self.alpha)
         running.gather_(state.buffers, each)

@@ -5,7 +5,7 @@ it. Whoever wants history copies. All tensors of a state have the members axis f
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
 
@@ -51,11 +51,15 @@ class Weights(NamedTuple):
 
 
 class Fate(NamedTuple):
-    """What becomes of a parameter that has a prior: its role, the estimator, and why, where that says more."""
+    """What becomes of a parameter that has a prior: its role, the estimator, and why, where that says more.
+
+    prior: what stands in its place, where the method brings one of its own.
+    """
 
     role: Literal["random", "point"]
     estimator: str
     why: str = ""
+    prior: str = ""
 
 
 class Method(ABC, Generic[State]):
@@ -65,7 +69,7 @@ class Method(ABC, Generic[State]):
     answer: ClassVar[Answer]  # what it converges to on a problem with a known posterior
     live_norm: ClassVar[bool] = False  # whether BatchNorm statistics move while it trains
     full_batch: ClassVar[bool] = False
-    alternates: ClassVar[bool] = False  # whether steps differ and members share a state: none can be taken apart
+    shares: ClassVar[bool] = False  # whether members share part of a state: none can be taken apart
     drops: ClassVar[bool] = False  # whether the network's own dropout is on while it trains
     selects: ClassVar[bool] = True  # whether validation data may choose an earlier state than the last
 
@@ -112,6 +116,10 @@ class Method(ABC, Generic[State]):
     def keeps(self, step: int, steps: int) -> bool:
         """Whether the state after update `step` (counted from 0) is a sample to keep."""
         return False
+
+    def kind(self, state: State, step: int, steps: int) -> Hashable:
+        """What an update does beside what all do: those of one kind differ in numbers alone, and are recorded once."""
+        return None
 
     def noted(self, state: State, target: Target) -> dict[str, float]:
         """What else the history tells, once an epoch."""

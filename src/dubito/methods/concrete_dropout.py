@@ -66,8 +66,8 @@ class ConcreteDropout(Dropped):
 
     def step(self, state: DescentState, batch: Batch, target: Target, tick: Tick) -> tuple[DescentState, Info]:
         theta, logit = _parts(state, target)
-        sites = target.net.sites(batch.x)
-        drawn = make_uniforms(sites, len(theta), n_rows(batch.x), tick.rng.child("train"), theta, shared=False)
+        sites = target.net.sites(batch.example)
+        drawn = make_uniforms(sites, len(theta), n_rows(batch.example), tick.rng.child("train"), theta, shared=False)
         noise = [uniform.logit() for uniform in drawn]
         fit = Nats(*target.relaxed_value_and_grad(theta, logit, batch, noise, self.relaxation, state.buffers))
         prior, (entropy, slope) = expected_log_prior(theta, logit, sites, target), mask_entropy(logit, sites)

@@ -27,7 +27,7 @@ from dubito.posteriors.gaussian import GaussianPosterior
 from dubito.priors import Assigned
 from dubito.rng import Rng
 from dubito.target import Batch, FlatPrior, Target, pooled, random_names
-from dubito.tick import Number, Tick
+from dubito.tick import Tick
 
 
 class FactorisedState(NamedTuple):
@@ -133,14 +133,13 @@ class Factorised(Optimised, Method[FactorisedState]):
         mean, std = state.mean, self.std(state.mean, state.raw)
         fit = self.expected(mean, std, batch, target, state.buffers, tick.rng.child("variational"))
         kl = self.divergence(mean, std, state.raw, fit.eps, target)
-        batches = max(1, target.n_data // n_rows(batch.x))
+        batches = max(1, target.n_data // n_rows(batch.example))
         share = tick.number(lambda step, steps: self.share(step, steps, batches) / target.n_data)
-        grad = _shared(kl, share)
-        by_mean, by_log_std = grad.chunk(2, dim=1)
+        by_mean, by_log_std = kl.by_mean.mul_(share), kl.by_log_std.mul_(share)
         by_mean.sub_(fit.by_mean, alpha=1 / target.temperature)
         by_log_std.addcmul_(fit.by_std, std, value=-1 / target.temperature)
         self.pull_(by_mean, by_log_std, state, target)
-        self.descend_(state.q, grad, state.optim, tick)
+        self.descend_(state.q, (by_mean, by_log_std), state.optim, tick)
         return state, Info(-fit.log_lik, kl.kl / target.n_data)
 
     def weights(self, state: FactorisedState) -> Weights:
@@ -179,20 +178,21 @@ class Factorised(Optimised, Method[FactorisedState]):
 
         The gradient of 1/alpha log 1/K sum_k p_k^alpha is that of sum_k s_k log p_k, with s_k their shares held fixed.
         """
+        every = batch.repeated(self.draws)
         if self.power() == 0 or self.draws == 1:
-            return None, batch
-        outputs = target.outputs(theta, batch.x, "live", {n: b.clone() for n, b in buffers.items()})
-        log_lik = target.log_lik(outputs, batch.y, theta).unflatten(0, (-1, self.draws))
-        shares = self.draws * (self.power() * log_lik).softmax(1)
+            return None, every
+        log_lik = target.log_probs(theta, every, "live", {n: b.clone() for n, b in buffers.items()})
+        log_lik = log_lik.unflatten(0, (-1, self.draws))
+        shares = (self.draws * (self.power() * log_lik).softmax(1)).flatten(0, 1)
         value = torch.stack([pooled(one, self.power()) for one in log_lik])
-        if batch.weight is not None:
-            value, shares = value * batch.weight, shares * batch.weight
-        return value.mean(1), batch._replace(weight=shares.flatten(0, 1))
+        if batch.weight is not None and every.weight is not None:
+            value, shares = value * batch.weight, shares * every.weight
+        return value.mean(1), every._replace(weight=shares)
 
     def _noisy(self, mean: Tensor, std: Tensor, batch: Batch, target: Target, buffers: Buffers, rng: Rng) -> Fit:
         """Noise where weights meet their inputs."""
-        scheme = target.net.scheme(batch.x, self.random(target), self.estimator)
-        noise = target.net.noise(scheme, batch.x, len(mean), self.draws, rng)
+        scheme = target.net.scheme(batch.example, self.random(target), self.estimator)
+        noise = target.net.noise(scheme, batch.example, len(mean), self.draws, rng)
         each = running.repeated(buffers, self.draws)
         log_lik, by_mean, by_std = target.noisy_value_and_grad(
             mean, std, batch, scheme, noise, "live", each, self.power()
@@ -223,22 +223,18 @@ class Multiplicative(Factorised):
 
     def fates(self, net: Net, names: Sequence[str], x: Inputs | None) -> dict[str, Fate]:
         noisy = super().fates(net, matrices(net, names), x)
-        return {name: noisy.get(name, Fate("point", "optimised", "no matrix or kernel")) for name in names}
+        point = Fate("point", "optimised", "no matrix or kernel")
+        return {n: noisy[n]._replace(prior=self.prior_name) if n in noisy else point for n in names}
+
+    @property
+    def prior_name(self) -> str:
+        """What its matrices and kernels have for a prior, where that is not the one they were given."""
+        return ""
 
     def rest(self, mean: Tensor, std: Tensor, eps: Sequence[Tensor], target: Target) -> Divergence:
         """What `prior` says of the points."""
         everything = [slice(0, mean.shape[1])]
         return divergence(self.prior(target), mean, std, eps, points=everything, temperature=target.temperature)
-
-
-def _shared(kl: Divergence, share: Number) -> Tensor:
-    """The gradients of the KL side by side, (S, 2 D), times a step's share in it."""
-    if kl.by_mean.device.type != "cpu":
-        return torch.cat([kl.by_mean, kl.by_log_std], dim=1).mul_(share)
-    grad = kl.by_mean.new_empty(len(kl.by_mean), 2 * kl.by_mean.shape[1])
-    for half, part in zip(grad.chunk(2, dim=1), (kl.by_mean, kl.by_log_std), strict=True):
-        torch.mul(part, share, out=half)  # one pass over memory less
-    return grad
 
 
 def matrices(net: Net, names: Sequence[str]) -> tuple[str, ...]:

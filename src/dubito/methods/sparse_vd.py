@@ -61,6 +61,10 @@ class SparseVD(Multiplicative):
                 "smaller one"
             )
 
+    @property
+    def prior_name(self) -> str:
+        return "log-uniform" if self.kl == "log-uniform" else "normal of the weight's own best scale"
+
     def start(self, mean: Tensor) -> Tensor:
         return torch.full_like(mean, 2 * math.log(self.init_std))
 

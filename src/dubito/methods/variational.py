@@ -71,7 +71,7 @@ class Variational(Factorised):
             std,
             eps,
             points=target.points,
-            groups=self._groups(target),
+            groups=list(self._groups(target).values()),
             temperature=target.temperature,
             log_std=raw,
         )
@@ -85,16 +85,19 @@ class Variational(Factorised):
         made = super().posterior(state, target)
         if not self.empirical_bayes:
             return made
-        scales = squared_scales(target.flat_prior, made.mean, made.std, self._groups(target)).sqrt()
-        return replace(made, about={"prior_scales": scales.tolist()})
+        groups = self._groups(target)
+        scales = squared_scales(target.flat_prior, made.mean, made.std, list(groups.values())).sqrt()
+        return replace(made, about={"prior_scales": dict(zip(groups, scales.T.tolist(), strict=True))})
 
     @property
     def depends_on_steps(self) -> bool:
         return super().depends_on_steps or (isinstance(self.kl, Schedule) and self.kl.depends_on_steps)
 
-    def _groups(self, target: Target) -> list[Group]:
-        """The stretches whose prior scales are learned together."""
-        spans = [span for name, span in target.flat_prior.normals.items() if name in target.random]
-        if self.empirical_bayes is None or not spans:
-            return []
-        return [spans] if self.empirical_bayes == "global" else [[span] for span in spans]
+    def _groups(self, target: Target) -> dict[str, Group]:
+        """The stretches whose prior scales are learned together, by the path of the layer they belong to."""
+        groups: dict[str, list[slice]] = {}
+        for name, span in target.flat_prior.normals.items() if self.empirical_bayes else ():
+            if name in target.random:
+                layer = "*" if self.empirical_bayes == "global" else name.rpartition(".")[0] or "*"
+                groups.setdefault(layer, []).append(span)
+        return dict(groups)

@@ -79,6 +79,10 @@ class VariationalDropout(GaussianDropout):
         if self.per not in ("layer", "neuron", "weight"):
             raise ValueError(f"VariationalDropout: per is {self.per!r}; use 'layer', 'neuron' or 'weight'")
 
+    @property
+    def prior_name(self) -> str:
+        return "log-uniform"
+
     def prior(self, target: Target) -> FlatPrior:
         return Multiplicative.prior(self, target)
 

@@ -17,7 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dubito.noisy import Call, Estimator, flipped, local
+from dubito.local import moments
+from dubito.noisy import Call, Estimator, flipped
 from dubito.priors import LOG_SQRT_2PI, FanIn, Normal, Prior
 from dubito.rng import Rng
 
@@ -61,9 +62,8 @@ class _Bayesian(nn.Module):
         rng, stds = Rng(seed, calls), {name: self.std(name) for name in self._names()}
         call = Call(self._apply_layer, x, self.weight, self.bias, (), {})
         if self.estimator == "local":
-            outputs = call(x, self.weight, self.bias)
-            variances = {name: std.square() for name, std in stds.items()}
-            return local(call, outputs, variances["weight"], variances.get("bias"), _normal(outputs, rng, "outputs"))
+            mean, std = moments(call.__call__, x, self.weight, self.bias, stds["weight"], stds.get("bias"))
+            return torch.addcmul(mean, std, _normal(mean, rng, "outputs"))
         change = {name: std * _normal(std, rng, name) for name, std in stds.items()}
         if self.estimator == "weights":
             bias = self.bias if self.bias is None else self.bias + change["bias"]

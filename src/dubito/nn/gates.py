@@ -8,6 +8,7 @@ gated net removes units, and weights too where they have a prior.
 """
 
 import copy
+from collections import Counter
 
 import torch
 import torch.nn.functional as F
@@ -46,22 +47,22 @@ class Gated(nn.Sequential):
 
 
 def gated(net: nn.Module) -> nn.Module:
-    """A copy with a gate after every linear map and convolution but the last."""
+    """A copy with a gate after every linear map and convolution but the last, in the order the module holds them.
+
+    A weight that is used in several places has units of none of them, and gets no gate.
+    """
     made = copy.deepcopy(net)
-    found = [
-        (parent, name, part)
-        for parent in made.modules()
-        for name, part in parent.named_children()
-        if type(part) in _LAYERS
-    ]
+    uses = Counter(id(parameter) for _, parameter in made.named_parameters(remove_duplicate=False))
+    layers = [(path, part) for path, part in made.named_modules() if type(part) in _LAYERS]
+    found = [(path, part) for path, part in layers if uses[id(part.weight)] == 1]
     if len(found) < 2:
         raise ValueError(
             "the network has no linear map or convolution before its last one, so there is nothing to gate; "
             "give one with a hidden layer"
         )
-    for parent, name, part in found[:-1]:
-        gate = Gate(len(part.weight), _LAYERS[type(part)]).to(part.weight)  # type: ignore[arg-type]
-        setattr(parent, name, Gated(part, gate))
+    for path, part in found[:-1]:
+        gate = Gate(len(part.weight), _LAYERS[type(part)]).to(part.weight)
+        made.set_submodule(path, Gated(part, gate))
     return made
 
 

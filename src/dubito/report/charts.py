@@ -87,6 +87,8 @@ def draw_histogram(axes: "Axes", panel: Panel, figure: Figure, palette: Palette)
         colour = palette[series["label"]]
         axes.stairs(series["y"], edges, fill=True, color=colour, alpha=0.28, linewidth=0)
         axes.stairs(series["y"], edges, color=colour, linewidth=1.5, label=legend_label(series))
+    for label, x in figure.options.get("marks", {}).items():
+        axes.axvline(x, color=INK, linewidth=1, linestyle=DASHES, label=label)
     tallest = max(float(np.max(series["y"])) for each in figure.panels for series in each.data["series"])
     axes.set(xlim=(edges[0], edges[-1]), ylim=(0, 1.06 * tallest if tallest > 0 else 1))
 

@@ -13,20 +13,23 @@ if TYPE_CHECKING:
     from matplotlib.cm import ScalarMappable
 
 
+_FLATTEST = 0.6  # height over width at which the cells of a long matrix are drawn
+
+
 def draw_field(axes: "Axes", panel: Panel, figure: Figure, palette: Palette) -> None:
-    """The field as shades of doubt with faint contours, and the points on top of it."""
+    """The field as shades of doubt with faint contours, and the points on top of it; or the cells of a matrix."""
     x, y, values = (np.asarray(panel.data[key], dtype=float) for key in ("x", "y", "values"))
     scale = field_scale(figure)
     low, high = scale.get_clim()
+    look: dict[str, Any] = {"cmap": scale.cmap, "vmin": low, "vmax": high, "aspect": "auto"}
+    axes.grid(False)
+    if figure.options.get("cells"):
+        edges = (x[0] - 0.5, x[-1] + 0.5, y[-1] + 0.5, y[0] - 0.5)
+        axes.imshow(values, origin="upper", extent=edges, interpolation="nearest", **look)
+        axes.set_box_aspect(min(1.0, max(_FLATTEST, len(y) / len(x))))
+        return
     extent = (x[0], x[-1], y[0], y[-1])
-    look: dict[str, Any] = {
-        "cmap": scale.cmap,
-        "vmin": low,
-        "vmax": high,
-        "interpolation": "bilinear",
-        "aspect": "auto",
-    }
-    axes.imshow(values, origin="lower", extent=extent, **look)
+    axes.imshow(values, origin="lower", extent=extent, interpolation="bilinear", **look)
     levels = np.linspace(float(low), float(high), 6)[1:-1]
     if values.min() < levels[-1] and values.max() > levels[0]:
         axes.contour(x, y, values, levels=levels, colors="white", linewidths=0.7, alpha=0.6)
@@ -35,7 +38,6 @@ def draw_field(axes: "Axes", panel: Panel, figure: Figure, palette: Palette) -> 
         colour, label = palette[series["label"]], legend_label(series)
         axes.scatter(series["x"], series["y"], 22, color=colour, label=label, **rim)
     axes.set(xlim=extent[:2], ylim=extent[2:])
-    axes.grid(False)
     axes.set_box_aspect(min(1.0, (y[-1] - y[0]) / (x[-1] - x[0])))
 
 

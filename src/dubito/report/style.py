@@ -109,11 +109,14 @@ RC: dict[Any, Any] = {
 
 
 class Palette:
-    """A colour for each series name: reserved names have theirs, others take the cycle in order of appearance."""
+    """A colour for each series name: reserved names have theirs, others take what these leave of the cycle in turn."""
 
     def __init__(self, figures: Iterable[Figure]) -> None:
         self._colours: dict[str, str] = {}
-        for label in (label for figure in figures for label in _labels(figure)):
+        labels = [label for figure in figures for label in _labels(figure)]
+        taken = {RESERVED.get(_key(label)) for label in labels}
+        self._free = [colour for colour in CYCLE if colour not in taken] or list(CYCLE)
+        for label in labels:
             self._assign(label)
 
     def __getitem__(self, label: str) -> str:
@@ -122,7 +125,7 @@ class Palette:
     def _assign(self, label: str) -> str:
         if _key(label) in RESERVED:
             return RESERVED[_key(label)]
-        return self._colours.setdefault(label, CYCLE[len(self._colours) % len(CYCLE)])
+        return self._colours.setdefault(label, self._free[len(self._colours) % len(self._free)])
 
 
 def shades(*colours: str) -> "Colormap":

@@ -1,7 +1,9 @@
 """Dropout by alpha-divergences on MNIST: accuracy and log-likelihood by alpha, and what K masks cost.
 
 Two hidden layers of 100 with dropout of one half before every layer, and a convolutional network with dropout before
-its dense layers; ten masks a datum in training and a hundred at the test.
+its dense layers; pixels in [0, 1], weight decay 1e-6 on weights, batches of 128, ten masks a datum in training and a
+hundred at the test, three repeats, as in the paper. Its plain SGD at 0.01 takes 500 epochs; Adam with cosine decay
+takes 60 here, the same for every alpha, so that all six fits cost minutes.
 """
 
 import time
@@ -15,15 +17,14 @@ from torch import nn
 
 import dubito
 from dubito import metrics, plots
-from dubito.nn.nets import AsImage
 from dubito.plots import Series
 from dubito.results import Cell, Figure, Result, Table
-from dubito.studies import sparsity
+from dubito.studies import images, sparsity
+from dubito.studies.alpha_attacks import ALPHAS, BATCH, DECAY, weight_decay
 from dubito.studies.base import Settings, Study, seeded
 from dubito.studies.images import Images
 from dubito.studies.pieces import answers
 
-ALPHAS = (0.0, 0.5, 1.0)
 MASKS = (1, 10, 100)
 RATE = 0.5
 MEMBERS, DRAWS = 3, 100
@@ -31,7 +32,7 @@ MEMBERS, DRAWS = 3, 100
 
 def dense_net(quick: bool) -> nn.Module:
     """784-100-100-10, dropout before every dense layer, the input's too."""
-    sizes = (64, 16, 16, 10) if quick else (784, 100, 100, 10)
+    sizes = (784, 16, 16, 10) if quick else (784, 100, 100, 10)
     layers: list[nn.Module] = [nn.Flatten()]
     for before, after in pairwise(sizes):
         layers += [nn.Dropout(RATE), nn.Linear(before, after), nn.ReLU()]
@@ -40,9 +41,9 @@ def dense_net(quick: bool) -> nn.Module:
 
 def image_net(quick: bool) -> nn.Module:
     """Two convolutions of 32 3x3 filters, a pool, and a dense layer of 100; dropout before the dense layers."""
-    side, channels, hidden = (8, 4, 16) if quick else (28, 32, 100)
-    flat = channels * ((side - 4) // 2) ** 2
-    convolved = [AsImage(side), nn.Conv2d(1, channels, 3), nn.ReLU(), nn.Conv2d(channels, channels, 3), nn.ReLU()]
+    channels, hidden = (2, 16) if quick else (32, 100)
+    flat = channels * ((28 - 4) // 2) ** 2
+    convolved = [nn.Conv2d(1, channels, 3), nn.ReLU(), nn.Conv2d(channels, channels, 3), nn.ReLU()]
     dense = [nn.Dropout(RATE), nn.Linear(flat, hidden), nn.ReLU(), nn.Dropout(RATE), nn.Linear(hidden, 10)]
     return nn.Sequential(*convolved, nn.MaxPool2d(2), nn.Flatten(), *dense)
 
@@ -59,9 +60,10 @@ def fitted(
         return NETS[name](settings.quick)
 
     return dubito.fit(
-        seeded(build, settings.seed), data.train, method, epochs=epochs, batch_size=128,
-        members=1 if settings.quick else MEMBERS, init=lambda seed: seeded(build, seed), seed=settings.seed,
-        device=settings.device, folder=folder, precision="tf32", progress=settings.progress,
+        seeded(build, settings.seed), data.train, method, epochs=epochs, batch_size=BATCH,
+        prior=weight_decay(len(data.train.x)), members=1 if settings.quick else MEMBERS,
+        init=lambda seed: seeded(build, seed), seed=settings.seed, device=settings.device, folder=folder,
+        precision="tf32", progress=settings.progress,
     )  # fmt: skip
 
 
@@ -77,7 +79,7 @@ def scores(posterior: dubito.Posterior, data: Images) -> tuple[float, float]:
 
 def measured(name: str, alpha: float, settings: Settings) -> tuple[float, float]:
     """The scores of one alpha on one network."""
-    data = sparsity.images("mnist", settings)
+    data = images.digits(settings).whole()
     method = dubito.AlphaDivergenceDropout(alpha, draws=3 if settings.quick else 10, schedule="cosine")
     folder = settings.folder(f"{name} {alpha:g}")
     return scores(fitted(name, method, data, _epochs(settings)[0], settings, folder), data)
@@ -94,7 +96,7 @@ def run(settings: Settings) -> Result:
     order = sorted(NETS, key=lambda name: name != "CNN")  # the longest first
     found = answers(measured, {f"{name} {alpha:g}": (name, alpha) for name in order for alpha in ALPHAS}, settings)
     rows: list[tuple[Cell, ...]] = [(name, a, *found[f"{name} {a:g}"]) for name in NETS for a in ALPHAS]
-    data = sparsity.images("mnist", settings)
+    data = images.digits(settings).whole()
     costs = [_cost(method, label, data, short, settings) for label, method in _costly(settings.quick).items()]
     columns = ("network", "alpha", "test error %", "log-likelihood per image")
     formats = {"test error %": ".2f", columns[3]: ".4f"}
@@ -105,7 +107,13 @@ def run(settings: Settings) -> Result:
         numbers={"rows": [list(row) for row in rows], "costs": [list(row) for row in costs]},
         tables=[Table("By alpha", columns, rows, formats=formats), _costs(costs)],
         figures=[_figure(rows)],
-        settings={"epochs": epochs, "epochs of the costs": short, "rate": RATE, "repeats": MEMBERS},
+        settings={
+            "epochs": epochs,
+            "epochs of the costs": short,
+            "rate": RATE,
+            "repeats": MEMBERS,
+            "weight decay": DECAY,
+        },
     )
 
 
@@ -127,7 +135,7 @@ def _cost(method: dubito.Method[Any], label: str, data: Images, epochs: int, set
 def _costs(rows: list[tuple[Cell, ...]]) -> Table:
     columns = ("2 x 100", "test error %", "log-likelihood per image", "s an epoch")
     formats = {"test error %": ".2f", columns[2]: ".4f", columns[3]: ".2f"}
-    return Table("What K costs, in a short run", columns, rows, formats=formats)
+    return Table("What K costs, in a short run", columns, rows, PUBLISHED, formats=formats)
 
 
 def _figure(rows: list[tuple[Cell, ...]]) -> Figure:
@@ -138,6 +146,10 @@ def _figure(rows: list[tuple[Cell, ...]]) -> Figure:
     return plots.lines("alpha", "Test log-likelihood by alpha", series, x_label="alpha", y_label="nats per image")
 
 
+PUBLISHED = (
+    "Published, for 4 x 1024 and alpha 1: 98.8 % accuracy for K = 1, 10 and 100; a test log-likelihood per image of "
+    "about -0.06 for K = 1 and -0.05 for the others."
+)
 SUMMARY = (
     "The paper gives figures without numbers: alpha 0.5 with the best error and alpha 0.5 and 1 with the best "
     "log-likelihood on 2 x 100; alpha 0 and 0.5 alike and 1 worse on the CNN."

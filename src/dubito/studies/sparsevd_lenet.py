@@ -120,7 +120,7 @@ def run(study: Study, published: Published, settings: Settings) -> Result:
         numbers={"means": means, "networks": [vars(one) for one in found], "tried": by_mask},
         tables=[_published(published, means), sparsity.table(found, "Every seed, opened from its file"),
                 _tried(by_mask, masked, removed)],
-        figures=sparsity.pictures(sparse, records, per_epoch),  # type: ignore[arg-type]
+        figures=sparsity.pictures(sparse, plain, records, per_epoch),  # type: ignore[arg-type]
         settings={**made.describe(), "share removed, chosen": removed},
     )  # fmt: skip
 

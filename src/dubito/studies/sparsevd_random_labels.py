@@ -74,7 +74,7 @@ def memorised(name: str, label: str, settings: Settings) -> list[float | None]:
     posterior = dubito.fit(
         seeded(partial(network, name, settings.quick), settings.seed), data.train, method, epochs=epochs,
         batch_size=100, seed=settings.seed, device=settings.device, folder=settings.folder(f"{name} {label}"),
-        precision="tf32", progress=settings.progress,
+        prior=sparsity.PRIOR if label == "Sparse VD" else None, precision="tf32", progress=settings.progress,
     )  # fmt: skip
     return row(posterior, data, label == "Sparse VD")
 

@@ -183,7 +183,6 @@ def table(found: Sequence[Outcome], title: str) -> Table:
     return Table(title, columns, rows, formats=formats)
 
 
-def pictures(posterior: SparsePosterior, records: Sequence[Any], per_epoch: int) -> list[Figure]:
-    """Of the first seed."""
-    one = posterior.member(0)
-    return figures.standard(one, GaussianPosterior.mean_network(one), records, per_epoch)
+def pictures(posterior: SparsePosterior, plain: Posterior, records: Sequence[Any], per_epoch: int) -> list[Figure]:
+    """Of the first seed, beside that of a plain fit."""
+    return figures.standard(posterior.member(0), member(plain, 0).mean_network(), records, per_epoch)

@@ -115,6 +115,8 @@ def play(
 
     Run i of every policy meets the same contexts in the same order.
     """
+    if interactions < 1:
+        raise ValueError(f"interactions is {interactions}; play at least 1")
     if not policies or learner.runs % len(policies):
         raise ValueError(f"{learner.runs} runs cannot be shared out to {len(policies)} policies; use a multiple")
     if bad := [f"{name}={value}" for name, value in policies.items() if not 0 <= value <= 1]:
@@ -186,6 +188,9 @@ class _Game:
     def obstacle(self) -> str:
         """Why interactions cannot be recorded and replayed."""
         return "what a learner does depends on how many data it has seen"
+
+    def kind(self, state: Played, step: int) -> None:
+        """What tells an interaction from others: nothing that could be replayed."""
 
     def ready(self, step: int) -> None:
         """Nothing is replayed."""

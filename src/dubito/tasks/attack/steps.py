@@ -77,6 +77,16 @@ class FGSM(Attack):
     """One step against the label: x - eps sign(d log p(y | x) / dx) (Goodfellow et al., 2015, arXiv 1412.6572)."""
 
     epsilon: float = 0.1
+    against: Literal["label", "prediction"] = "label"
+    """Whose probability falls: that of the label, or that of the class which the attacked networks put first."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.against not in ("label", "prediction"):
+            raise ValueError(f"against={self.against!r} is unknown; choose 'label' or 'prediction'")
+
+    def aim(self, victim: Victim, x: Tensor, y: Any) -> Tensor:
+        return super().aim(victim, x, y if self.against == "label" else None)
 
     def moves(self, victim: Victim, x: Tensor, y: Tensor, bounds: Bounds) -> Iterator[Tensor]:
         yield (x - self._radius(bounds) * victim.gradient(x, y).sign()).clamp(*bounds)

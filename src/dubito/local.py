@@ -1,0 +1,94 @@
+"""Local reparameterisation: a layer's outputs under Gaussian weights, with noise of their own on every output.
+
+For a linear map with W ~ N(M, S^2) and b ~ N(a, c^2),
+
+    y = m + s zeta,   m = x M^T + a,   s^2 = x^2 (S^2)^T + c^2,   zeta ~ N(0, 1)
+
+(Kingma et al. 2015, https://arxiv.org/abs/1506.02557), and so for convolutions. On the CPU the linear map's gradients
+are written out, because autograd would pass over memory twice as often. With g by y and h = g zeta / s every 2 cancels:
+
+    by x: g M + x (h S^2),   by M: g^T x,   by S: S (h^T x^2),   by a: sum g,   by c: c sum h
+"""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Layer = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+
+
+def moments(
+    layer: Layer, x: Tensor, weight: Tensor, bias: Tensor | None, weight_std: Tensor, bias_std: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """m and s of a layer's outputs; a bias without a standard deviation is a number."""
+    return layer(x, weight, bias), _spread(layer, x.square(), weight_std, bias_std).sqrt()
+
+
+def _spread(layer: Layer, squares: Tensor, weight_std: Tensor, bias_std: Tensor | None) -> Tensor:
+    """s^2 at x^2, never 0: the root has no slope there."""
+    floor = torch.finfo(squares.dtype).tiny
+    if bias_std is None:
+        return layer(squares, weight_std.square(), None) + floor
+    return layer(squares, weight_std.square(), bias_std.square() + floor)
+
+
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, weight_std: Tensor, bias_std: Tensor | None, zeta: Tensor
+) -> Tensor:
+    """A linear map's outputs; zeta may have more axes in front than x, and then m and s are computed once."""
+    if x.device.type != "cpu":  # a compiler fuses what is written out here
+        return _plain(x, weight, bias, weight_std, bias_std, zeta)
+    outputs = _Linear.apply(x, weight, bias, weight_std, bias_std, zeta)  # type: ignore[no-untyped-call]
+    return cast(Tensor, outputs[0])
+
+
+def _plain(x: Tensor, weight: Tensor, *rest: Any) -> Tensor:
+    return torch.addcmul(*moments(F.linear, x, weight, *rest[:-1]), rest[-1])
+
+
+class _Linear(torch.autograd.Function):
+    """y, and what its gradient needs again: s and x^2."""
+
+    @staticmethod
+    def forward(
+        x: Tensor, weight: Tensor, bias: Tensor | None, weight_std: Tensor, bias_std: Tensor | None, zeta: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        squares = x.square()
+        s = _spread(F.linear, squares, weight_std, bias_std).sqrt_()
+        m = F.linear(x, weight, bias)
+        return (m.addcmul_(s, zeta) if m.shape == zeta.shape else torch.addcmul(m, s, zeta)), s, squares
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+        x, weight, _, weight_std, bias_std, zeta = inputs
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)  # no zeros for what has no gradient
+        ctx.save_for_backward(x, weight, weight_std, bias_std, zeta, *output[1:])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+        if grad is None:
+            return (None,) * 6
+        x, weight, weight_std, bias_std, zeta, s, squares = ctx.saved_tensors
+        repeats = tuple(range(grad.dim() - s.dim()))
+        noisy = grad * zeta
+        if repeats:
+            grad, noisy = grad.sum(repeats), noisy.sum(repeats)
+        g, h, rows = (t.flatten(0, -2) for t in (grad, noisy.div_(s), x))
+        by_x = None
+        if ctx.needs_input_grad[0]:
+            by_x = (g @ weight).addcmul_(rows, h @ weight_std.square()).view_as(x)
+        by_weight, by_weight_std = g.t() @ rows, (h.t() @ squares.flatten(0, -2)).mul_(weight_std)
+        by_bias = g.sum(0) if ctx.needs_input_grad[2] else None
+        return by_x, by_weight, by_bias, by_weight_std, None if bias_std is None else h.sum(0).mul_(bias_std), None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor], tuple[int]]:
+        """Draws that share their weights are more rows of one tall product; members with their own go side by side."""
+        if in_dims[5] is None or any(axis is not None for axis in in_dims[1:5]):
+            return (torch.vmap(_plain, in_dims)(*args),), (0,)
+        x, *weights, zeta = (t if axis is None else t.movedim(axis, 0) for t, axis in zip(args, in_dims, strict=True))
+        return (linear(x, weights[0], weights[1], weights[2], weights[3], zeta),), (0,)
