@@ -280,6 +280,13 @@ def test_a_buffer_that_never_fills_is_an_error(classifier):
         dubito.fit(net(), (x, y), method, steps=50, **QUIET)
 
 
+def test_a_student_with_other_outputs_is_refused(classifier):
+    _, x, y = classifier
+    method = dubito.OnlineDistillation(sampler=SAMPLER, distiller=DarkKnowledge(student=nn.Linear(3, 5)), every=2)
+    with pytest.raises(ValueError, match=r"outputs of \(5,\) where its teacher's ask for \(2,\)"):
+        dubito.fit(net(), (x, y), method, steps=30, **QUIET)
+
+
 def test_wrong_settings_say_so():
     with pytest.raises(ValueError, match="every must be at least 1"):
         dubito.OnlineDistillation(every=0)

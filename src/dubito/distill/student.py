@@ -94,11 +94,14 @@ class Lesson:
         for net in (teacher, self.net):
             widest(net, x)
         with torch.no_grad():
-            taught, said = (tuple(net(net.theta(), x).shape[1:]) for net in (teacher, self.net))
+            self._check_outputs(*(net(net.theta(), x) for net in (teacher, self.net)))
+
+    def _check_outputs(self, taught: Tensor, said: Tensor) -> None:
         doubled = self.taught.kind == "regression" and not self._has_noise
-        wanted = (*taught[:-1], 2 * taught[-1]) if doubled else taught
-        if said != wanted:
-            raise ValueError(f"the student has outputs of {said} where its teacher's ask for {wanted}; give it those")
+        wanted = (*taught.shape[1:-1], taught.shape[-1] * (2 if doubled else 1))
+        if said.shape[1:] != wanted:
+            shape = tuple(said.shape[1:])
+            raise ValueError(f"the student has outputs of {shape} where its teacher's ask for {wanted}; give it those")
 
     def perturbed(self, x: Inputs, rng: Rng) -> Inputs:
         """Inputs moved a little; whole numbers stay."""
@@ -119,7 +122,9 @@ class Lesson:
         mean = over_draws(self.taught, outputs, own, lambda lik, o: lik.mean(o))
         theta = state.theta.detach().requires_grad_()
         with torch.enable_grad():
-            loss = self._loss(self.net(theta[0], x), mean, outputs, own)
+            said = self.net(theta[0], x)
+            self._check_outputs(outputs[0], said)
+            loss = self._loss(said, mean, outputs, own)
             (grad,) = torch.autograd.grad(loss, theta)
         grad.add_(state.theta, alpha=self.settings.weight_decay)
         self.settings.descend_(state.theta, grad, state.optim, tick)
