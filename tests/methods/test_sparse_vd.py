@@ -134,15 +134,34 @@ def test_an_unknown_mask_is_refused():
         dubito.SparseVD(masked="everything")
 
 
-def test_convolutions_and_recurrent_weights_become_sparse():
-    class Recurrent(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
             self.cell, self.head = nn.LSTM(4, 5, batch_first=True), nn.Linear(5, 2)
 
-        def forward(self, x):
-            return self.head(self.cell(x)[0][:, -1])
+    def forward(self, x):
+        return self.head(self.cell(x)[0][:, -1])
 
+
+@pytest.mark.parametrize("kl", ["log-uniform", "ard"])
+def test_recurrent_weights_of_silent_inputs_go(kl):
+    """Two of four channels are always 0, so that the data say nothing of their weights and the KL alone moves them."""
+    x = torch.randn(200, 3, 4, generator=torch.Generator().manual_seed(2))
+    x[..., 2:] = 0
+    y = (x[:, -1, 0] > 0).long()
+    method = dubito.SparseVD(kl=kl, learning_rate=0.03, schedule="linear", init_std=0.05)
+    posterior = fit(method, Recurrent(), (x, y), steps=400)
+    network = posterior.mean_network()
+    inner = network.cell.weight_ih_l0.detach()
+    assert not inner[:, 2:].any() and bool(inner[:, 0].any())
+    assert float((network(x).argmax(1) == y).float().mean()) > 0.9
+    zeros = float((network.cell.weight_hh_l0 == 0).float().mean())
+    assert posterior.sparsity()["cell.weight_hh_l0"] == pytest.approx(zeros)
+
+
+def test_convolutions_and_recurrent_weights_become_sparse():
     posterior = fit(dubito.SparseVD(), Recurrent(), (X.view(400, 5, 4), Y), steps=5)
     assert set(posterior.sparsity()) == {"cell.weight_ih_l0", "cell.weight_hh_l0", "head.weight"}
     conv = nn.Sequential(nn.Conv2d(1, 3, 2), nn.Flatten(), nn.Linear(36, 2))

@@ -6,6 +6,8 @@ from torch import nn
 
 import dubito
 from dubito import compress
+from dubito.net import Net
+from dubito.posteriors.sparse import SparsePosterior
 
 G = torch.Generator().manual_seed(0)
 X = torch.randn(200, 5, generator=G)
@@ -90,3 +92,23 @@ def test_units_that_are_not_needed_go_and_the_file_is_smaller(tmp_path):
     network = dubito.load_network(made.path)
     torch.testing.assert_close(network(X), posterior.mean_network()(X), rtol=1e-4, atol=1e-5)
     assert (network(X)[:, 0] - y).square().mean().sqrt().item() < 0.3
+
+
+def test_closed_gates_take_filters_along_into_the_file(tmp_path):
+    """Two of four filters and one of three behind them: the next layers lose the inputs that belonged to them."""
+    net = Net(dubito.nn.gated(convolved()))
+    mean, std = net.theta().unsqueeze(0), torch.zeros(1, net.layout.size)
+    for name, closed in (("0.1.weight", [0, 2]), ("2.1.weight", [1])):
+        spread = std[:, net.layout.spans[name]]
+        spread.fill_(1e-3)
+        spread[:, closed] = 100.0
+    posterior = SparsePosterior(net, dubito.Categorical(), mean, std)
+    assert posterior.sparsity() == {"0.1.weight": pytest.approx(2 / 4), "2.1.weight": pytest.approx(1 / 3)}
+    labels = torch.zeros(4, dtype=torch.long)
+    made = compress.write(posterior, tmp_path / "filters.safetensors", (IMAGES, labels), cut=-posterior.threshold)
+    network = dubito.load_network(made.path)
+    shapes = [tuple(p.shape) for p in network.parameters() if p.ndim > 1]
+    assert made.units == (2, 2, 2) and shapes == [(2, 2, 3, 3), (2, 2, 3, 3), (2, 8)]
+    torch.testing.assert_close(network(IMAGES), posterior.mean_network()(IMAGES), rtol=1e-5, atol=1e-6)
+    kept = 2 * 2 * 9 + 2 * 4 * 9 + 2 * 12  # rows of zeros are not counted, columns that met them are
+    assert made.ratio == pytest.approx((4 * 2 * 9 + 3 * 4 * 9 + 2 * 12) / kept)

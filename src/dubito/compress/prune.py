@@ -22,6 +22,7 @@ from dubito.results import Figure, Result, Table, environment
 
 SHARES = (0.0, 0.5, 0.75, 0.95, 0.98)  # of Blundell et al.'s table 2
 BINS = 60
+LEAST = 1e-4  # of the ratio in pictures: what lies below, means of exactly 0 among it, is shown at the edge
 
 
 def signal_to_noise(posterior: GaussianPosterior) -> Tensor:
@@ -128,5 +129,5 @@ def _spread(posteriors: Mapping[str, GaussianPosterior]) -> Iterator[Figure]:
 
 
 def _logs(posterior: GaussianPosterior) -> "np.ndarray[Any, np.dtype[np.float64]]":
-    ratio = signal_to_noise(posterior).flatten().double().clamp_min(1e-12)  # a mean of exactly 0 has no logarithm
+    ratio = signal_to_noise(posterior).flatten().double().clamp_min(LEAST)
     return ratio.log10().cpu().numpy()
