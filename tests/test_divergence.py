@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.distributions import Normal as Reference
 from torch.distributions import kl_divergence
 
-from dubito.divergence import divergence, dropout_divergence, squared_scales
+from dubito.divergence import add_isotropic_, divergence, dropout_divergence, squared_scales
 from dubito.layout import Layout
 from dubito.priors import Assigned, Laplace, Normal, Normals, Point, Prior, ScaleMixture, StudentT
 from dubito.target import FlatPrior
@@ -47,6 +47,22 @@ def test_normal_priors_are_closed_and_exact():
     exact = kl_divergence(Reference(MEAN, STD), Reference(centre, scale)).sum(1)
     torch.testing.assert_close(found.kl, exact)
     torch.testing.assert_close(found.entropy, Reference(MEAN, STD).entropy().sum(1))
+
+
+def test_one_normal_prior_is_added_in_place():
+    prior = flat(a=Normal(0.7), b=Normal(0.7), c=Normal(0.7))
+    exact, slopes = divergence(prior, MEAN, STD, []), (torch.randn_like(MEAN), torch.randn_like(MEAN))
+    expected = [slopes[0] + 0.3 * exact.by_mean, slopes[1] + 0.3 * exact.by_log_std]
+    assert prior.isotropic == pytest.approx(0.7**-2)
+    torch.testing.assert_close(add_isotropic_(slopes, 0.3, prior.isotropic, MEAN, STD, STD.log()), exact.kl)
+    for found, wanted in zip(slopes, expected, strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("other", [Normal(0.8), Normal(0.7, mean=1.0), Laplace(0.7), Point()], ids=repr)
+def test_priors_that_differ_are_not_one(other):
+    assert flat(a=Normal(0.7), b=Normal(0.7), c=other).isotropic is None
+    assert flat(a=Point(), b=Point(), c=Point()).isotropic is None
 
 
 def test_draws_agree_with_the_closed_form_within_their_error():

@@ -85,6 +85,12 @@ class FlatPrior:
         """log p(0), (1,)."""
         return self.value_and_grad(self.precision.new_zeros(1, self.size))[0]
 
+    @cached_property
+    def isotropic(self) -> float | None:
+        """The precision of all weights alike around 0, on the CPU; None under any other prior or elsewhere."""
+        alike = self.mean is None and not self.others and self.precision.dim() == 0
+        return float(self.precision) if alike and self.precision.device.type == "cpu" and self.precision > 0 else None
+
     def value_and_grad(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """log p(theta), (S,), and its gradient, (S, D)."""
         centred = theta if self.mean is None else theta - self.mean

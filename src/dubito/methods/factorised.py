@@ -27,7 +27,7 @@ from dubito.posteriors.gaussian import GaussianPosterior
 from dubito.priors import Assigned
 from dubito.rng import Rng
 from dubito.target import Batch, FlatPrior, Target, pooled, random_names
-from dubito.tick import Tick
+from dubito.tick import Number, Tick
 
 
 class FactorisedState(NamedTuple):
@@ -132,15 +132,22 @@ class Factorised(Optimised, Method[FactorisedState]):
     def step(self, state: FactorisedState, batch: Batch, target: Target, tick: Tick) -> tuple[FactorisedState, Info]:
         mean, std = state.mean, self.std(state.mean, state.raw)
         fit = self.expected(mean, std, batch, target, state.buffers, tick.rng.child("variational"))
-        kl = self.divergence(mean, std, state.raw, fit.eps, target)
         batches = max(1, target.n_data // n_rows(batch.example))
         share = tick.number(lambda step, steps: self.share(step, steps, batches) / target.n_data)
+        slopes, kl = self.slopes(mean, std, state.raw, fit, share, target)
+        self.pull_(*slopes, state, target)
+        self.descend_(state.q, slopes, state.optim, tick)
+        return state, Info(-fit.log_lik, kl / target.n_data)
+
+    def slopes(
+        self, mean: Tensor, std: Tensor, raw: Tensor, fit: Fit, share: Number, target: Target
+    ) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        """The gradient of the loss by mean and by log std, (S, D) each, and the KL, (S,)."""
+        kl = self.divergence(mean, std, raw, fit.eps, target)
         by_mean, by_log_std = kl.by_mean.mul_(share), kl.by_log_std.mul_(share)
         by_mean.sub_(fit.by_mean, alpha=1 / target.temperature)
         by_log_std.addcmul_(fit.by_std, std, value=-1 / target.temperature)
-        self.pull_(by_mean, by_log_std, state, target)
-        self.descend_(state.q, (by_mean, by_log_std), state.optim, tick)
-        return state, Info(-fit.log_lik, kl.kl / target.n_data)
+        return (by_mean, by_log_std), kl.kl
 
     def weights(self, state: FactorisedState) -> Weights:
         return Weights(state.mean, state.buffers)

@@ -18,14 +18,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from dubito.divergence import Divergence, Group, divergence, squared_scales
+from dubito.divergence import Divergence, Group, add_isotropic_, divergence, squared_scales
 from dubito.likelihoods import Likelihood
-from dubito.methods.factorised import Factorised, FactorisedState
+from dubito.methods.factorised import Factorised, FactorisedState, Fit
 from dubito.net import Net
 from dubito.posteriors.gaussian import GaussianPosterior
 from dubito.priors import Assigned, Normal, Normals
 from dubito.schedules import Rise, Schedule, WarmUp, ends_at_one, halving
 from dubito.target import Target, random_names
+from dubito.tick import Number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +76,15 @@ class Variational(Factorised):
             temperature=target.temperature,
             log_std=raw,
         )
+
+    def slopes(
+        self, mean: Tensor, std: Tensor, raw: Tensor, fit: Fit, share: Number, target: Target
+    ) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        precision = target.flat_prior.isotropic
+        if precision is None or isinstance(share, Tensor) or target.temperature != 1 or self.empirical_bayes:
+            return super().slopes(mean, std, raw, fit, share, target)
+        slopes = fit.by_mean.neg_(), fit.by_std.mul_(std).neg_()
+        return slopes, add_isotropic_(slopes, share, precision, mean, std, raw)
 
     def share(self, step: int, steps: int, batches: int) -> float:
         if isinstance(self.kl, Schedule):
