@@ -11,7 +11,7 @@ from dubito.config import from_dict, to_dict
 from dubito.net import Net
 from dubito.priors import Point
 from dubito.schedules import Cosine, WarmUp
-from dubito.target import Batch, Target
+from dubito.target import Batch, FlatPrior, Target
 from dubito.tick import Tick
 
 ESTIMATORS = ["local", "weights", "flipout"]
@@ -394,3 +394,20 @@ def test_the_plan_knows_what_a_fit_would_refuse_and_which_prior_counts():
         assert words in dubito.plan(net, method).rows[0].why
     with pytest.raises(ValueError, match=r"does not accept rows of \(5,\) float32"):
         dubito.plan(net, "variational", example=torch.zeros(1, 5))
+
+
+@pytest.mark.parametrize("noise", [dubito.Gaussian(0.5), dubito.Gaussian.learned()], ids=["given", "learned"])
+def test_one_prior_for_all_is_no_other_bound(noise, monkeypatch):
+    """The short way for one normal prior takes the steps of the long one, with points in the same prior too."""
+    module = nn.Linear(3, 1)
+    prior = dubito.Normal(1.0)
+    data = (X[:40, :3], X[:40, :3].sum(1))
+
+    def fitted():
+        return dubito.fit(module, data, dubito.Variational(), likelihood=noise, prior=prior, steps=20, progress=False)
+
+    short = fitted()
+    monkeypatch.setattr(FlatPrior, "isotropic", None)
+    long = fitted()
+    torch.testing.assert_close(short.mean, long.mean, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(short.std, long.std, rtol=1e-5, atol=1e-6)

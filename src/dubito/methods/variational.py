@@ -80,8 +80,8 @@ class Variational(Factorised):
     def slopes(
         self, mean: Tensor, std: Tensor, raw: Tensor, fit: Fit, share: Number, target: Target
     ) -> tuple[tuple[Tensor, Tensor], Tensor]:
-        precision = target.flat_prior.isotropic
-        if precision is None or isinstance(share, Tensor) or target.temperature != 1 or self.empirical_bayes:
+        precision = None if target.points or self.empirical_bayes else target.flat_prior.isotropic
+        if precision is None or isinstance(share, Tensor) or target.temperature != 1:
             return super().slopes(mean, std, raw, fit, share, target)
         slopes = fit.by_mean.neg_(), fit.by_std.mul_(std).neg_()
         return slopes, add_isotropic_(slopes, share, precision, mean, std, raw)
