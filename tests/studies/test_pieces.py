@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from dubito import studies
 from dubito.runtime import alone
 from dubito.studies import pieces
 from dubito.studies.base import Settings
@@ -137,3 +138,9 @@ def _until(true) -> None:
     while not true():
         assert time.monotonic() < end, "it took too long"
         time.sleep(0.1)
+
+
+def test_no_workers_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="workers is 0; there must be at least 1"):
+        studies.run("coin", quick=True, folder=tmp_path, workers=0)
+    assert not any(tmp_path.iterdir())

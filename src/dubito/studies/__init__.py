@@ -61,6 +61,8 @@ def run(
     use several `workers`, processes that start afresh: a script needs its `if __name__ == "__main__":` for them.
     """
     study = find(name)
+    if workers < 1:
+        raise ValueError(f"workers is {workers}; there must be at least 1")
     where = _writable(Path(folder) / QUICK if quick else Path(folder))
     settings = Settings(quick, device, seed, progress, None if quick else where / RUNS / f"{name}-{seed}", workers)
     start, ran_on = time.perf_counter(), {**environment(), **_hardware(device)}  # of the code that runs, not of its end
