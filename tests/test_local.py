@@ -93,6 +93,20 @@ def test_without_spread_or_input_gradients_are_finite():
         assert all(bool(torch.isfinite(grad).all()) for grad in grads)
 
 
+def test_a_layer_that_rounds_below_zero_has_finite_noise():
+    """As convolutions by fast transforms do where the variance is next to nothing."""
+    weight, std = (torch.tensor([[v]], requires_grad=True) for v in (0.5, 1e-9))
+
+    def rounding(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        return torch.nn.functional.linear(x, weight, bias) - 1e-12
+
+    m, s = local.moments(rounding, torch.ones(3, 1), weight, None, std, None)
+    (m + s).sum().backward()
+    assert (s > 0).all()
+    assert std.grad is not None
+    assert torch.isfinite(std.grad).all()
+
+
 @pytest.mark.parametrize("estimator", ["local", "flipout"])
 def test_a_pass_is_freed_at_once(estimator):
     """A cycle would keep the weights' graph until the garbage collector comes, and every step would ask for more."""

@@ -28,11 +28,9 @@ def moments(
 
 
 def _spread(layer: Layer, squares: Tensor, weight_std: Tensor, bias_std: Tensor | None) -> Tensor:
-    """s^2 at x^2, never 0: the root has no slope there."""
-    floor = torch.finfo(squares.dtype).tiny
-    if bias_std is None:
-        return layer(squares, weight_std.square(), None) + floor
-    return layer(squares, weight_std.square(), bias_std.square() + floor)
+    """s^2 at x^2: above 0, where the root has a slope, even if a convolution by transforms rounds to below it."""
+    variance = layer(squares, weight_std.square(), None if bias_std is None else bias_std.square())
+    return variance.clamp_min(torch.finfo(squares.dtype).tiny)
 
 
 def linear(

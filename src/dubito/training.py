@@ -129,7 +129,7 @@ class Training:
         if self.feed.gathers:
             self.feed.index(step)
         else:
-            tree_map(lambda held, new: held if held is None else held.copy_(new), self._place, self.feed(step))
+            tree_map(_overwrite, self._place, self.feed(step))
 
     def _rows(self, tick: Tick) -> Batch:
         """The rows of a step; a recorded one finds them on the device, or where `ready` puts them."""
@@ -285,6 +285,11 @@ class Training:
     def _on_disk(self, folder: Any) -> Posterior:
         _, manifest = files.read_manifest(folder)
         return stored(folder, manifest, self.target.net, self.target.likelihood)
+
+
+def _overwrite(held: Any, new: Any) -> None:
+    if isinstance(held, Tensor):  # the rest of a batch is the same in every step
+        held.copy_(new)
 
 
 def _check_finite(theta: Tensor, done: int) -> None:
