@@ -10,7 +10,6 @@ import contextlib
 import gc
 import sys
 import time
-import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from dubito.fusing import fused
 from dubito.rng import Prepared, Rng, Stream
 from dubito.tick import Rule, Tick
 
@@ -262,16 +262,10 @@ class _Compiled(_Replay):
 
     def prepare(self) -> None:
         """Trace the step and fuse it, on copies of all that it changes."""
-        from torch._inductor import compile as fuse
-        from torch.fx.experimental.proxy_tensor import make_fx
-
         self.numbers.begin()
         inputs, self.spec = tree_flatten(self._arguments())
         spare = [tensor.clone() for tensor in inputs]
-        with warnings.catch_warnings():  # it would have us use tf32, which is for the user to choose
-            warnings.simplefilter("ignore")
-            self.fused = fuse(make_fx(lambda *flat: self._pure(*tree_unflatten(list(flat), self.spec)))(*spare), spare)
-            self.fused(*spare)
+        self.fused = fused(lambda *flat: self._pure(*tree_unflatten(list(flat), self.spec)), spare)
 
     def body(self) -> None:
         for asked, out in zip(self.asked_before, self.noise, strict=True):

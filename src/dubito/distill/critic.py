@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -30,8 +31,11 @@ class Critic:
         return he_initial({str(i): (b, a) for i, (a, b) in enumerate(pairwise(sizes))}, rng, like)
 
     def first(self, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """Pre-activations of the first layer, (n, width)."""
-        return F.linear(x, parameters["0.weight"], parameters["0.bias"])
+        """Pre-activations of the first layer, (n, width).
+
+        Not by F.linear: a GPU's product that adds the bias itself does not share out so long a sum.
+        """
+        return x @ parameters["0.weight"].T + parameters["0.bias"]
 
     def scores(self, parameters: Mapping[str, Tensor], first: Tensor) -> Tensor:
         """Scores (n,) from pre-activations of the first layer."""
@@ -49,6 +53,26 @@ class Critic:
         back = torch.ones_like(h)
         for i in range(len(self.widths), 0, -1):
             back = (back @ parameters[f"{i}.weight"]) * masks[i - 1]
-        weight = parameters["0.weight"]
-        square = ((back @ (weight @ weight.T)) * back).sum(1)
+        square = ((back @ gram(parameters["0.weight"])) * back).sum(1)
         return square.clamp_min(1e-12).sqrt()
+
+
+def gram(weight: Tensor) -> Tensor:
+    """W W^T, with the gradient (G + G^T) W as one product: autograd would make two, each as large as W."""
+    return cast(Tensor, _Gram.apply(weight))  # type: ignore[no-untyped-call]
+
+
+class _Gram(torch.autograd.Function):
+    @staticmethod
+    def forward(weight: Tensor) -> Tensor:
+        return weight @ weight.T
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (weight,) = ctx.saved_tensors
+        by_weight: Tensor = (grad + grad.T) @ weight
+        return by_weight
