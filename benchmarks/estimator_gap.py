@@ -89,7 +89,7 @@ def _moments(target: Target, batch: Batch, scale: float, estimator: Estimator, s
         else:
             scheme = net.scheme(batch.x, target.random, estimator)
             noise = net.noise(scheme, batch.x, chunk, 1, rng)
-            parts = target.noisy_value_and_grad(mean, std, batch, scheme, noise, "live", {})
-            found = torch.cat(parts[1:], dim=1).double()
+            _, by_mean, by_std = target.noisy_value_and_grad(mean, std, batch, scheme, noise, "live", {})
+            found = torch.cat([*by_mean, *by_std], dim=1).double()
         total, square = total + found.sum(0), square + found.square().sum(0)
     return total / seeds, square / seeds - (total / seeds).square()

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dubito import runtime
+from dubito.layout import whole
 from dubito.likelihoods import Categorical
 from dubito.net import Net
 from dubito.priors import Normal, Point
@@ -286,7 +287,8 @@ def gradients(target: Target, batch: Batch, estimator: str, seeds: int, scale: f
         return torch.cat([grad, grad * eps], dim=1)
     scheme = target.net.scheme(batch.x, target.random, estimator)
     noise = target.net.noise(scheme, batch.x, seeds, 1, rng)
-    return torch.cat(target.noisy_value_and_grad(mean, std, batch, scheme, noise, "live", {})[1:], dim=1)
+    _, by_mean, by_std = target.noisy_value_and_grad(mean, std, batch, scheme, noise, "live", {})
+    return torch.cat([*by_mean, *by_std], dim=1)
 
 
 def z_scores(a: Tensor, b: Tensor) -> Tensor:
@@ -334,7 +336,8 @@ def test_draws_and_members_side_by_side_or_one_by_one_give_the_same_numbers(kind
         first = {n: z[:1] for n, z in noise.items()}
         seen["alone"] = target.noisy_value_and_grad(mean[:1], std[:1], batch, scheme, first, "live", {})
         assert all(torch.equal(z, first[n]) for n, z in target.net.noise(scheme, x, 1, 3, Rng(1)).items())
-    for a, b, c in zip(seen[True], seen[False], seen["alone"], strict=True):
+    joined = ([value, whole(by_mean), whole(by_std)] for value, by_mean, by_std in seen.values())
+    for a, c, b in zip(*joined, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(b[:1], c, rtol=1e-4, atol=1e-5)
     assert torch.equal(state, torch.get_rng_state())

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dubito.layout import dots
+from dubito.layout import Stretches, dots
 from dubito.noisy import log_alpha
 from dubito.priors import LOG_SQRT_2PI
 from dubito.target import FlatPrior
@@ -83,16 +83,25 @@ def divergence(
     return Divergence(energy, _entropy(std.log() if log_std is None else log_std, points), by_mean, by_log_std)
 
 
-def add_isotropic_(
-    slopes: tuple[Tensor, Tensor], share: float, precision: float, mean: Tensor, std: Tensor, log_std: Tensor
+def sub_isotropic_(
+    by_mean: Stretches,
+    by_std: Stretches,
+    share: float,
+    precision: float,
+    mean: Tensor,
+    std: Tensor,
+    log_std: Tensor,
 ) -> Tensor:
-    """The KL from N(0, 1 / precision), (S,), whose gradient times `share` is added to slopes by mean and log std.
+    """The KL from N(0, 1 / precision), (S,), whose gradient times `share` is taken off slopes by mean and std.
 
-    What `divergence` finds, without new vectors as long as theta, which take the CPU longer than the arithmetic.
+    The latter become slopes by log std. What `divergence` finds, in as few passes over memory as can be, which take the
+    CPU longer than the arithmetic, and without new vectors.
     """
-    by_mean, by_log_std = slopes
-    by_mean.add_(mean, alpha=share * precision)
-    by_log_std.addcmul_(std, std, value=share * precision).sub_(share)
+    sizes = [part.shape[1] for part in by_mean]
+    for slope, centre in zip(by_mean, mean.split(sizes, 1), strict=True):
+        slope.sub_(centre, alpha=share * precision)
+    for slope, spread in zip(by_std, std.split(sizes, 1), strict=True):
+        slope.sub_(spread, alpha=share * precision).mul_(spread).add_(share)
     energy = 0.5 * precision * (dots(mean, mean) + dots(std, std)) - mean.shape[1] * (0.5 * math.log(precision))
     return energy + mean.shape[1] * LOG_SQRT_2PI - _entropy(log_std, ())
 

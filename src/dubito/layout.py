@@ -1,12 +1,16 @@
 """Named tensors as one flat vector: a network is a point in R^D."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
+
+Theta: TypeAlias = "Tensor | Mapping[str, Tensor]"  # a vector, or the tensors it is made of
+Stretches: TypeAlias = Sequence[Tensor]  # (S, D) in pieces, (S, n) each, in order
 
 
 @dataclass(frozen=True)
@@ -37,8 +41,13 @@ class Layout:
         ends = torch.tensor([0, *self.sizes]).cumsum(0).tolist()
         return {name: slice(a, b) for name, a, b in zip(self.names, ends, ends[1:], strict=False)}
 
-    def split(self, theta: Tensor) -> dict[str, Tensor]:
-        """Views of theta, (..., D) -> {name: (..., *shape)}; `split`, not slices, keeps the gradient cheap."""
+    def split(self, theta: Theta) -> dict[str, Tensor]:
+        """Views of theta, (..., D) -> {name: (..., *shape)}; what is split stays so.
+
+        `Tensor.split`, not slices, keeps the gradient cheap.
+        """
+        if isinstance(theta, Mapping):
+            return dict(theta)
         lead = theta.shape[:-1]
         parts = theta.split(self.sizes, dim=-1) if self.names else ()
         return {n: p.view(lead + s) for n, p, s in zip(self.names, parts, self.shapes, strict=True)}
@@ -54,6 +63,11 @@ class Layout:
     def __add__(self, other: "Layout") -> "Layout":
         """The concatenation [self | other]."""
         return Layout(self.names + other.names, self.shapes + other.shapes)
+
+
+def whole(parts: Stretches) -> Tensor:
+    """(S, D) from its stretches."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=1)
 
 
 def dots(a: Tensor, b: Tensor) -> Tensor:

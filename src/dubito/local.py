@@ -24,13 +24,32 @@ def moments(
     layer: Layer, x: Tensor, weight: Tensor, bias: Tensor | None, weight_std: Tensor, bias_std: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """m and s of a layer's outputs; a bias without a standard deviation is a number."""
-    return layer(x, weight, bias), _spread(layer, x.square(), weight_std, bias_std).sqrt()
+    variance = layer(x.square(), weight_std.square(), None if bias_std is None else bias_std.square())
+    return layer(x, weight, bias), cast(Tensor, _Root.apply(variance))  # type: ignore[no-untyped-call]
 
 
-def _spread(layer: Layer, squares: Tensor, weight_std: Tensor, bias_std: Tensor | None) -> Tensor:
-    """s^2 at x^2: above 0, where the root has a slope, even if a convolution by transforms rounds to below it."""
-    variance = layer(squares, weight_std.square(), None if bias_std is None else bias_std.square())
-    return variance.clamp_min(torch.finfo(squares.dtype).tiny)
+def root_(variance: Tensor) -> Tensor:
+    """s from s^2, in place: above 0, even where a convolution by transforms has rounded to below it."""
+    return variance.clamp_min_(torch.finfo(variance.dtype).tiny).sqrt_()
+
+
+class _Root(torch.autograd.Function):
+    """The same with the slope 1 / 2s, also where it was 0 and has none."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(variance: Tensor) -> Tensor:
+        return variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt_()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (s,) = ctx.saved_tensors
+        return torch.div(grad, s).mul_(0.5)
 
 
 def linear(
@@ -48,19 +67,20 @@ def _plain(x: Tensor, weight: Tensor, *rest: Any) -> Tensor:
 
 
 class _Linear(torch.autograd.Function):
-    """y, and what its gradient needs again: s and x^2."""
+    """y, and what its gradient needs again: s, x^2 and S^2."""
 
     @staticmethod
     def forward(
         x: Tensor, weight: Tensor, bias: Tensor | None, weight_std: Tensor, bias_std: Tensor | None, zeta: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        squares = x.square()
-        s = _spread(F.linear, squares, weight_std, bias_std).sqrt_()
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        squares, variances = x.square(), weight_std.square()
+        s = root_(F.linear(squares, variances, None if bias_std is None else bias_std.square()))
         m = F.linear(x, weight, bias)
-        return (m.addcmul_(s, zeta) if m.shape == zeta.shape else torch.addcmul(m, s, zeta)), s, squares
+        y = m.addcmul_(s, zeta) if m.shape == zeta.shape else torch.addcmul(m, s, zeta)
+        return y, s, squares, variances
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
         x, weight, _, weight_std, bias_std, zeta = inputs
         ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)  # no zeros for what has no gradient
@@ -70,7 +90,7 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
         if grad is None:
             return (None,) * 6
-        x, weight, weight_std, bias_std, zeta, s, squares = ctx.saved_tensors
+        x, weight, weight_std, bias_std, zeta, s, squares, variances = ctx.saved_tensors
         repeats = tuple(range(grad.dim() - s.dim()))
         noisy = grad * zeta
         if repeats:
@@ -78,7 +98,7 @@ class _Linear(torch.autograd.Function):
         g, h, rows = (t.flatten(0, -2) for t in (grad, noisy.div_(s), x))
         by_x = None
         if ctx.needs_input_grad[0]:
-            by_x = (g @ weight).addcmul_(rows, h @ weight_std.square()).view_as(x)
+            by_x = (g @ weight).addcmul_(rows, h @ variances).view_as(x)
         by_weight, by_weight_std = g.t() @ rows, (h.t() @ squares.flatten(0, -2)).mul_(weight_std)
         by_bias = g.sum(0) if ctx.needs_input_grad[2] else None
         return by_x, by_weight, by_bias, by_weight_std, None if bias_std is None else h.sum(0).mul_(bias_std), None

@@ -14,7 +14,7 @@ from dubito import running, runtime
 from dubito.cost import FlopCounter
 from dubito.dropout import Dropping, Site, locate, make_masks, make_uniforms
 from dubito.inputs import Inputs, arguments, n_rows, plain, rows, signature
-from dubito.layout import Layout
+from dubito.layout import Layout, Theta
 from dubito.noisy import Estimator, Noise, Noising, Scheme, Uses, Watching, make_noise, scheme
 from dubito.rng import Rng, isolated
 
@@ -113,7 +113,7 @@ class Net:
 
     def __call__(
         self,
-        theta: Tensor,
+        theta: Theta,
         x: Inputs,
         mode: Mode = "eval",
         buffers: Mapping[str, Tensor] | None = None,
@@ -227,8 +227,8 @@ class Net:
 
     def noisy(
         self,
-        mean: Tensor,
-        std: Tensor,
+        mean: Theta,
+        std: Theta,
         x: Inputs,
         scheme: Scheme,
         noise: Noise,

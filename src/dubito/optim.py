@@ -1,7 +1,6 @@
 """Optimisers on the flat (S, D) vector, in place: every member has its own state and its own clipped gradient."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -10,6 +9,7 @@ from torch import Tensor
 from torch.optim.adam import adam
 
 from dubito import schedules
+from dubito.layout import Stretches, whole
 from dubito.schedules import Schedule
 from dubito.tick import Tick, add_scaled_
 
@@ -58,8 +58,10 @@ class Optimised:
         second = torch.zeros_like(theta) if self.optimiser == "adam" else theta.new_zeros(len(theta), 0)
         return OptimState(torch.zeros_like(theta), second)
 
-    def descend_(self, theta: Tensor, grad: Tensor | Sequence[Tensor], state: OptimState, tick: Tick) -> None:
-        """One update of theta along -grad, (S, D) or its stretches in order, in place; grad may be overwritten."""
+    def descend_(
+        self, theta: Tensor, grad: Tensor | Stretches, state: OptimState, tick: Tick, uphill: bool = False
+    ) -> None:
+        """One update of theta along -grad, or grad uphill, (S, D) or its stretches, in place; grad is overwritten."""
         parts = [grad] if isinstance(grad, Tensor) else list(grad)
         if self.clip_norm is not None:
             norm = torch.stack([part.norm(dim=1, keepdim=True) for part in parts]).norm(dim=0)
@@ -67,27 +69,27 @@ class Optimised:
                 part.mul_((self.clip_norm / norm.clamp_min(1e-30)).clamp_max(1.0))
         fused = self.optimiser == "adam" and theta.device.type == "cpu"
         if len(parts) > 1 and not (fused and len(theta) == 1):  # a single row's stretches are contiguous
-            parts = [torch.cat(parts, dim=1)]
+            parts = [whole(parts)]
         if fused:
-            self._fused_(theta, parts, state, tick)
+            self._fused_(theta, parts, state, tick, uphill)
             return
-        grad = parts[0]
+        grad, sign = parts[0], 1 if uphill else -1
         if self.optimiser == "sgd":
             state.first.mul_(self.momentum).add_(grad)
-            add_scaled_(theta, state.first, tick.number(lambda step, steps: -self.learning_rate_at(step, steps)))
+            add_scaled_(theta, state.first, tick.number(lambda step, steps: sign * self.learning_rate_at(step, steps)))
             return
         state.first.lerp_(grad, 1 - self.momentum)
         state.second.mul_(BETA2).addcmul_(grad, grad, value=1 - BETA2)
         root = tick.number(lambda step, steps: math.sqrt(1 - BETA2 ** (step + 1)))
-        rate = tick.number(lambda step, steps: -self.learning_rate_at(step, steps) / (1 - self.momentum ** (step + 1)))
-        add_scaled_(theta, state.first / state.second.sqrt().div_(root).add_(EPSILON), rate)
+        rate = tick.number(lambda step, steps: self.learning_rate_at(step, steps) / (1 - self.momentum ** (step + 1)))
+        add_scaled_(theta, state.first / state.second.sqrt().div_(root).add_(EPSILON), sign * rate)
 
-    def _fused_(self, theta: Tensor, grads: list[Tensor], state: OptimState, tick: Tick) -> None:
+    def _fused_(self, theta: Tensor, grads: list[Tensor], state: OptimState, tick: Tick, uphill: bool) -> None:
         """The same in one pass over memory, a third of the time on the CPU."""
         sizes = [grad.shape[1] for grad in grads]
         held, first, second = ([*whole.split(sizes, dim=1)] for whole in (theta, *state))
         counts = [torch.tensor(float(tick.step)) for _ in grads]  # of the updates before; the kernel adds this one
         adam(
             held, grads, first, second, [], counts, fused=True, amsgrad=False, beta1=self.momentum, beta2=BETA2,
-            lr=tick.number(self.learning_rate_at), weight_decay=0.0, eps=EPSILON, maximize=False,
+            lr=tick.number(self.learning_rate_at), weight_decay=0.0, eps=EPSILON, maximize=uphill,
         )  # fmt: skip

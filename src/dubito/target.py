@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from dubito import runtime
 from dubito.dropout import relaxed_masks
 from dubito.inputs import Inputs
-from dubito.layout import Layout, dots
+from dubito.layout import Layout, Stretches, Theta, dots, whole
 from dubito.likelihoods import Likelihood
 from dubito.net import Buffers, Mode, Net
 from dubito.noisy import Noise, Scheme
@@ -234,7 +234,7 @@ class Target:
         rest: tuple[Any, ...] = (buffers, masks or [], batch.apart(len(theta)))
         together = self.net.vectorises(mean_log_lik, (theta, *rest), batch.example, mode)
         value, (grad,) = _over_members(mean_log_lik, (theta,), rest, together)
-        return value, grad
+        return value, whole(grad)
 
     def masked_value_and_grad(
         self, theta: Tensor, batch: Batch, masks: list[Tensor], buffers: Buffers, alpha: float
@@ -244,12 +244,12 @@ class Target:
         Masks and buffers are (S, draws, ...).
         """
 
-        def one(batch: Batch, vector: Tensor, buffers: Buffers, masks: list[Tensor]) -> Tensor:
+        def one(batch: Batch, vector: Theta, buffers: Buffers, masks: list[Tensor]) -> Tensor:
             weights, own = self._parts(vector)
             return self._log_probs(self.net(weights, batch.x, "train", buffers, masks), own, batch.y)
 
         value, (grad,) = self._pooled_value_and_grad(one, (theta,), (buffers, masks), batch, "train", alpha)
-        return value, grad
+        return value, whole(grad)
 
     def relaxed_value_and_grad(
         self, theta: Tensor, logit: Tensor, batch: Batch, noise: list[Tensor], temperature: float, buffers: Buffers
@@ -265,7 +265,7 @@ class Target:
         rest: tuple[Any, ...] = (buffers, noise, batch.apart(len(theta)))
         together = self.net.vectorises(mean_log_lik, (theta, logit, *rest), batch.example, "train")
         value, (by_theta, by_logit) = _over_members(mean_log_lik, (theta, logit), rest, together)
-        return value, by_theta, by_logit
+        return value, whole(by_theta), whole(by_logit)
 
     def noisy_value_and_grad(
         self,
@@ -277,13 +277,13 @@ class Target:
         mode: Mode,
         buffers: Buffers,
         alpha: float = 0.0,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """The same over draws of the weights N(mean, diag std^2), (S,), and its gradients (S, D).
+    ) -> tuple[Tensor, Stretches, Stretches]:
+        """The same over draws of the weights N(mean, diag std^2), (S,), and its gradients (S, D) in stretches.
 
         Noise and buffers are (S, draws, ...), as `Net.noise` makes them.
         """
 
-        def one(batch: Batch, mean: Tensor, std: Tensor, buffers: Buffers, noise: Noise) -> Tensor:
+        def one(batch: Batch, mean: Theta, std: Theta, buffers: Buffers, noise: Noise) -> Tensor:
             (weights, own), (stds, _) = self._parts(mean), self._parts(std)
             outputs = self.net.noisy(weights, stds, batch.x, scheme, noise, mode, buffers)
             return self._log_probs(outputs, own, batch.y)
@@ -294,8 +294,8 @@ class Target:
 
     def _pooled_value_and_grad(
         self, one: Any, leaves: tuple[Tensor, ...], drawn: tuple[Any, Any], batch: Batch, mode: Mode, alpha: float
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Values and gradients by the leaves of what draws, `one(batch, *leaves, *drawn)` each, say together."""
+    ) -> tuple[Tensor, list[Stretches]]:
+        """Values and gradients by leaves (S, D) of what draws, `one(batch, *leaves, *drawn)` each, say together."""
         apart, first = batch.apart(len(leaves[0])), runtime.member(drawn, 0)
         draws = len(tree_leaves(first[1])[0])
         alone = batch._replace(**runtime.member(apart, 0))
@@ -310,8 +310,7 @@ class Target:
 
         rest: tuple[Any, ...] = (apart, *drawn)
         together = self.net.vectorises(mean_log_lik, (*leaves, *rest), batch.example, mode)
-        value, grads = _over_members(mean_log_lik, leaves, rest, together)
-        return value, grads
+        return _over_members(mean_log_lik, leaves, rest, together, self.layout)
 
     def _mean_log_lik(
         self,
@@ -324,14 +323,16 @@ class Target:
         weights, own = self._parts(vector)
         return _mean(self._log_probs(self.net(weights, batch.x, mode, buffers, masks), own, batch.y), batch.weight)
 
-    def _parts(self, vector: Tensor) -> tuple[Tensor, Tensor]:
+    def _parts(self, vector: Theta) -> tuple[Theta, Theta]:
         """The weights of one whole vector, and the likelihood's own parameters."""
+        if not isinstance(vector, Tensor):
+            return vector, {n: vector[f"likelihood.{n}"] for n in self.noise_layout.names}
         if not self.noise_layout.size:  # a split would copy the gradient once more
             return vector, vector[:0]
         weights, own = vector.split([self.net.layout.size, self.noise_layout.size])
         return weights, own
 
-    def _log_probs(self, outputs: Tensor, own: Tensor, y: Tensor) -> Tensor:
+    def _log_probs(self, outputs: Tensor, own: Theta, y: Tensor) -> Tensor:
         """(B,): log p(y | outputs) under one network's own noise."""
         return self.likelihood.bind(self.noise_layout.split(own)).log_prob(outputs, y)
 
@@ -353,22 +354,35 @@ def _mean(log_prob: Tensor, weight: Tensor | None) -> Tensor:
     return (log_prob if weight is None else log_prob * weight).mean()
 
 
-def _over_members(f: Any, leaves: tuple[Tensor, ...], rest: tuple[Any, ...], together: bool) -> Any:
-    """Values (S,) of f(*leaves, *rest), all members first, and its gradients by the leaves."""
+def _over_members(
+    f: Any, leaves: tuple[Tensor, ...], rest: tuple[Any, ...], together: bool, layout: Layout | None = None
+) -> tuple[Tensor, list[Stretches]]:
+    """Values (S,) of f(*leaves, *rest), all members first, and its gradients by the leaves.
+
+    A member alone sees leaves that have a layout split by it, so that gradients by its tensors need not be joined.
+    """
+    members = len(leaves[0])
+    if layout is not None and members == 1:
+        points = tuple(layout.split(leaf[0]) for leaf in leaves)
+        value, named = _grad(lambda *t: f(*t, *runtime.member(rest, 0)), points)
+        return value.unsqueeze(0), [[grad[n].reshape(1, -1) for n in layout.names] for grad in named]
     if together:
-        return _grad(lambda *t: runtime.over_members(f, (*t, *rest), len(leaves[0]), True), leaves)
-    rows = [
-        _grad(lambda *t, s=s: f(*t, *runtime.member(rest, s)), runtime.member(leaves, s)) for s in range(len(leaves[0]))
-    ]
-    return runtime.stack(rows)
+        value, grads = _grad(lambda *t: runtime.over_members(f, (*t, *rest), members, True), leaves)
+    else:
+        each = range(members)
+        rows = [_grad(lambda *t, s=s: f(*t, *runtime.member(rest, s)), runtime.member(leaves, s)) for s in each]
+        value, grads = runtime.stack(rows)
+    return value, [[grad] for grad in grads]
 
 
-def _grad(f: Any, leaves: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+def _grad(f: Any, leaves: tuple[Any, ...]) -> tuple[Tensor, Any]:
+    """The value of f and its gradients by leaves, which may be structures of tensors."""
+    flat, spec = tree_flatten(leaves)
     with torch.enable_grad():
-        held = [leaf.detach().requires_grad_() for leaf in leaves]
-        value = f(*held)
+        held = [leaf.detach().requires_grad_() for leaf in flat]
+        value = f(*tree_unflatten(held, spec))
         grads = torch.autograd.grad(value.sum(), held, materialize_grads=True)
-    return value.detach(), grads
+    return value.detach(), tree_unflatten(grads, spec)
 
 
 def fixed_names(assigned: Mapping[str, Assigned]) -> list[str]:

@@ -126,7 +126,7 @@ def test_a_weight_that_is_gone_makes_noise_unless_all_of_it_is_masked(masked, he
     still = float(dubito.Gaussian(0.5).log_prob(torch.zeros(1, 1), torch.zeros(1)))
     spread = 0.1**2 / (2 * 0.5**2)  # what the noise costs on average
     assert float(fit.log_lik) == pytest.approx(still - spread * heard, abs=0.2 * spread)
-    assert bool(fit.by_std[0, 1] != 0) is heard
+    assert bool(fit.by_std[0][0, 1] != 0) is heard
 
 
 def test_an_unknown_mask_is_refused():

@@ -18,6 +18,7 @@ from torch import Tensor
 from dubito import running
 from dubito.divergence import Divergence, divergence
 from dubito.inputs import Inputs, n_rows
+from dubito.layout import Stretches, whole
 from dubito.likelihoods import Likelihood
 from dubito.methods.base import Fate, Info, Method, Weights, check_count, check_positive
 from dubito.net import Buffers, Net
@@ -52,8 +53,8 @@ class Fit(NamedTuple):
     """Mean log-likelihood per datum (S,), its gradients (S, D), and the normals for priors without a closed form."""
 
     log_lik: Tensor
-    by_mean: Tensor
-    by_std: Tensor
+    by_mean: Stretches
+    by_std: Stretches
     eps: Sequence[Tensor]
 
 
@@ -134,19 +135,19 @@ class Factorised(Optimised, Method[FactorisedState]):
         fit = self.expected(mean, std, batch, target, state.buffers, tick.rng.child("variational"))
         batches = max(1, target.n_data // n_rows(batch.example))
         share = tick.number(lambda step, steps: self.share(step, steps, batches) / target.n_data)
-        slopes, kl = self.slopes(mean, std, state.raw, fit, share, target)
-        self.pull_(*slopes, state, target)
-        self.descend_(state.q, slopes, state.optim, tick)
+        slopes, kl = self.slopes(state, std, fit, share, target)
+        self.descend_(state.q, slopes, state.optim, tick, uphill=True)
         return state, Info(-fit.log_lik, kl / target.n_data)
 
     def slopes(
-        self, mean: Tensor, std: Tensor, raw: Tensor, fit: Fit, share: Number, target: Target
-    ) -> tuple[tuple[Tensor, Tensor], Tensor]:
-        """The gradient of the loss by mean and by log std, (S, D) each, and the KL, (S,)."""
-        kl = self.divergence(mean, std, raw, fit.eps, target)
-        by_mean, by_log_std = kl.by_mean.mul_(share), kl.by_log_std.mul_(share)
-        by_mean.sub_(fit.by_mean, alpha=1 / target.temperature)
-        by_log_std.addcmul_(fit.by_std, std, value=-1 / target.temperature)
+        self, state: FactorisedState, std: Tensor, fit: Fit, share: Number, target: Target
+    ) -> tuple[Stretches, Tensor]:
+        """The gradient of the bound by mean and raw, (S, 2 D), uphill, and the KL, (S,)."""
+        kl = self.divergence(state.mean, std, state.raw, fit.eps, target)
+        by_mean, by_log_std = kl.by_mean.mul_(-share), kl.by_log_std.mul_(-share)
+        by_mean.add_(whole(fit.by_mean), alpha=1 / target.temperature)
+        by_log_std.addcmul_(whole(fit.by_std), std, value=1 / target.temperature)
+        self.pull_(by_mean, by_log_std, state, target)
         return (by_mean, by_log_std), kl.kl
 
     def weights(self, state: FactorisedState) -> Weights:
@@ -178,7 +179,7 @@ class Factorised(Optimised, Method[FactorisedState]):
         grad = grad.view_as(eps)
         parts = [eps[:, :, span] for span, _ in self.prior(target).others]
         value = log_lik.view(len(mean), -1).mean(1) if joined is None else joined
-        return Fit(value, grad.mean(1), (grad * eps).mean(1), parts)
+        return Fit(value, [grad.mean(1)], [(grad * eps).mean(1)], parts)
 
     def _joined(self, theta: Tensor, batch: Batch, target: Target, buffers: Buffers) -> tuple[Tensor | None, Batch]:
         """What draws that answer for a datum together say, and the batch weighted by their shares in each answer.

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from dubito.divergence import Divergence, dropout_divergence
+from dubito.layout import whole
 from dubito.methods.base import Weights, check_positive
 from dubito.methods.factorised import FactorisedState, Fit, Multiplicative
 from dubito.net import Buffers
@@ -87,7 +88,7 @@ class SparseVD(Multiplicative):
         kept = log_alpha(mean, std) <= self.threshold
         heard = kept if self.masked == "weight" else torch.ones_like(kept)
         fit = super().expected(mean * kept, std * heard, batch, target, buffers, rng)
-        return fit._replace(by_mean=fit.by_mean * kept, by_std=fit.by_std * heard)
+        return fit._replace(by_mean=[whole(fit.by_mean) * kept], by_std=[whole(fit.by_std) * heard])
 
     def weights(self, state: FactorisedState) -> Weights:
         kept = log_alpha(state.mean, self.std(state.mean, state.raw)) <= self.threshold

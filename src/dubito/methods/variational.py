@@ -18,7 +18,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from dubito.divergence import Divergence, Group, add_isotropic_, divergence, squared_scales
+from dubito.divergence import Divergence, Group, divergence, squared_scales, sub_isotropic_
+from dubito.layout import Stretches
 from dubito.likelihoods import Likelihood
 from dubito.methods.factorised import Factorised, FactorisedState, Fit
 from dubito.net import Net
@@ -78,13 +79,13 @@ class Variational(Factorised):
         )
 
     def slopes(
-        self, mean: Tensor, std: Tensor, raw: Tensor, fit: Fit, share: Number, target: Target
-    ) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        self, state: FactorisedState, std: Tensor, fit: Fit, share: Number, target: Target
+    ) -> tuple[Stretches, Tensor]:
         precision = None if target.points or self.empirical_bayes else target.flat_prior.isotropic
         if precision is None or isinstance(share, Tensor) or target.temperature != 1:
-            return super().slopes(mean, std, raw, fit, share, target)
-        slopes = fit.by_mean.neg_(), fit.by_std.mul_(std).neg_()
-        return slopes, add_isotropic_(slopes, share, precision, mean, std, raw)
+            return super().slopes(state, std, fit, share, target)
+        kl = sub_isotropic_(fit.by_mean, fit.by_std, share, precision, state.mean, std, state.raw)
+        return [*fit.by_mean, *fit.by_std], kl
 
     def share(self, step: int, steps: int, batches: int) -> float:
         if isinstance(self.kl, Schedule):

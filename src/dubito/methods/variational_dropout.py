@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from dubito.divergence import Divergence, dropout_divergence
+from dubito.layout import whole
 from dubito.methods.base import Info, check_positive
 from dubito.methods.factorised import FactorisedState, Fit, Multiplicative
 from dubito.net import Buffers
@@ -62,7 +63,7 @@ class GaussianDropout(Multiplicative):
         """With the way through std, which follows the mean."""
         fit = super().expected(mean, std, batch, target, buffers, rng)
         slope = torch.where(mean != 0, std / torch.where(mean != 0, mean, 1.0), 0.0)
-        return fit._replace(by_mean=torch.addcmul(fit.by_mean, fit.by_std, slope))
+        return fit._replace(by_mean=[torch.addcmul(whole(fit.by_mean), whole(fit.by_std), slope)])
 
 
 @dataclass(frozen=True, kw_only=True)

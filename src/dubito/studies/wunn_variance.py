@@ -14,6 +14,7 @@ from torch import Tensor
 import dubito
 from dubito import plots
 from dubito.data import Split
+from dubito.layout import whole
 from dubito.nn import mlp
 from dubito.noisy import Estimator
 from dubito.posteriors.gaussian import GaussianPosterior
@@ -74,7 +75,8 @@ def gradient(target: Target, mean: Tensor, std: Tensor, batch: Batch, estimator:
     else:
         scheme = target.net.scheme(batch.x, target.random, estimator)
         noise = target.net.noise(scheme, batch.x, 1, 1, rng)
-        _, by_mean, by_std = target.noisy_value_and_grad(mean, std, batch, scheme, noise, "live", {})
+        found = target.noisy_value_and_grad(mean, std, batch, scheme, noise, "live", {})
+        by_mean, by_std = whole(found[1]), whole(found[2])
     return torch.cat([by_mean, by_std * std]).double()
 
 
