@@ -31,7 +31,7 @@ PUBLISHED = {  # Wang et al. 2018, as in their slides; the column of SGD is not 
 THIN = {"fcNN1": 20, "fcNN2": 100}  # ten thousand samples of fcNN1, two thousand of fcNN2
 DRAWS = {"SGD": 1, "MC dropout": 200, "SGLD": 200, "APD": 100}
 MAKING = ("SGLD", "APD", "MC dropout", "SGD")  # in which order: what waits for a chain, and what takes longest, early
-STEPS, GENERATOR_STEPS, SEEDS = 200_000, 16_000, 3
+STEPS, SEEDS = 200_000, 3
 
 
 def run(settings: Settings) -> Result:
@@ -47,7 +47,13 @@ def run(settings: Settings) -> Result:
         summary=" ".join(filter(None, (_verdict(found), held.note))),
         numbers={name: [{m: asdict(q) for m, q in one.items()} for one in runs] for name, runs in found.items()},
         tables=[_published(found), _table(found)],
-        settings={"steps": STEPS, "generator steps": GENERATOR_STEPS, "seeds": seeds, "draws": DRAWS},
+        settings={
+            "steps": STEPS,
+            "generator steps": digits.GAMES,
+            "precision": digits.PRECISION,
+            "seeds": seeds,
+            "draws": DRAWS,
+        },
     )
 
 
@@ -64,7 +70,7 @@ def measured(name: str, method: str, seed: int, settings: Settings) -> dict[str,
 def posterior(name: str, method: str, held: Held, settings: Settings) -> Posterior:
     """SGD, MC dropout, the chain or what is distilled from it, for fcNN1 or fcNN2; kept by network, method and seed."""
     folder = settings.folder(f"{name} {method} {settings.seed}")
-    steps, generator_steps = (100, 4) if settings.quick else (STEPS, GENERATOR_STEPS)
+    steps, generator_steps = (100, 4) if settings.quick else (STEPS, digits.GAMES[name])
     if method == "SGLD":
         return digits.chain(name, held, settings, steps, 10 if settings.quick else THIN[name], folder)
     if method == "APD":
@@ -72,13 +78,15 @@ def posterior(name: str, method: str, held: Held, settings: Settings) -> Posteri
         with alone(folder):
             return adversarial(
                 chain, Adversarial(), steps=generator_steps, validation=held.validation, folder=folder,
-                **digits.options(settings),
+                **digits.game(settings),
             )  # fmt: skip
     descent: dict[str, Any] = {"learning_rate": digits.RATE, "optimiser": "sgd", "momentum": 0.0}
-    plan = {
-        "SGD": Plan(dubito.MAP(**descent), digits.network(name, settings), steps, batch_size=100),
-        "MC dropout": Plan(dubito.MCDropout(**descent), digits.network(name, settings, 0.5), steps, batch_size=100),
-    }[method]
+    fits: dict[str, tuple[dubito.Method[Any], float]] = {
+        "SGD": (dubito.MAP(**descent), 0.0),
+        "MC dropout": (dubito.MCDropout(**descent), 0.5),
+    }
+    made, dropout = fits[method]
+    plan = Plan(made, digits.network(name, settings, dropout), steps, None, 100, digits.PRECISION)
     prior = digits.paper_prior(len(held.train.y))
     return plan.fit(held.train, settings, dubito.Categorical(), prior, held.validation, folder)
 

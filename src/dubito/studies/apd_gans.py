@@ -26,7 +26,7 @@ GAMES = {
     "WGAN-GP, last iterate": Adversarial(averaging=0.0),
 }
 TEACHER = "SGLD, the teacher"
-GENERATOR_STEPS, CHECKS = 16_000, 32
+CHECKS = 32
 
 
 def run(settings: Settings) -> Result:
@@ -56,7 +56,7 @@ def measured(name: str, settings: Settings) -> dict[str, Any]:
     records: list[Record] = []
     made = adversarial(
         chain, GAMES[name], steps=games, validation=held.validation, check_every=max(1, games // CHECKS),
-        callback=records.append, **digits.options(settings),
+        callback=records.append, **digits.game(settings),
     )  # fmt: skip
     taught = chain.predict(held.test.x, draws=200)
     return {
@@ -66,7 +66,7 @@ def measured(name: str, settings: Settings) -> dict[str, Any]:
 
 
 def _games(settings: Settings) -> int:
-    return 4 if settings.quick else GENERATOR_STEPS
+    return 4 if settings.quick else digits.GAMES["fcNN1"]
 
 
 def _summary(found: Mapping[str, Quality]) -> str:

@@ -18,7 +18,7 @@ from dubito.studies.base import Plan, Settings, Study
 from dubito.studies.digits import Held, Quality
 from dubito.studies.pieces import answers
 
-STEPS, GENERATOR_STEPS, BUFFER, CHAINS = 200_000, 16_000, 1_000, 10
+STEPS, BUFFER, CHAINS = 200_000, 1_000, 10
 TEACHER, MORE = "SGLD, the teacher", "offline, ten times as many samples"
 
 
@@ -72,14 +72,14 @@ def measured(way: str, members: int, settings: Settings) -> dict[str, Any]:
         seen, size = len(many) * members, buffer * (stored_bytes(many) // len(many))
     else:
         chain = _chain(way, held, settings)
-        made = adversarial(chain, Adversarial(), steps=games, **digits.options(settings))
+        made = adversarial(chain, Adversarial(), steps=games, **digits.game(settings))
         seen, size = len(chain), stored_bytes(chain)
     return Row(seen, size, digits.quality(made, held, 100, taught)).plain()
 
 
 def _lengths(settings: Settings) -> tuple[int, int]:
     """Steps of a chain and of a generator."""
-    return (160, 5) if settings.quick else (STEPS, GENERATOR_STEPS)
+    return (160, 5) if settings.quick else (STEPS, digits.GAMES["fcNN1"])
 
 
 def _chain(way: str, held: Held, settings: Settings) -> Posterior:
@@ -94,7 +94,7 @@ def _online(held: Held, settings: Settings, members: int, steps: int, games: int
     method = dubito.OnlineDistillation(
         sampler=sampler, distiller=Adversarial(), every=max(1, steps // games), buffer=buffer
     )
-    plan = Plan(method, digits.network("fcNN1", settings), steps, members, 100)
+    plan = Plan(method, digits.network("fcNN1", settings), steps, members, 100, digits.PRECISION)
     folder = settings.folder(f"online {members}")
     return plan.fit(held.train, settings, dubito.Categorical(), digits.paper_prior(n), folder=folder)
 

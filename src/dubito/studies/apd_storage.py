@@ -27,7 +27,7 @@ FAMILIES = ("chain", "single network", "samples", "mixtures", "generators")
 SAMPLES = (2, 6, 11, 21, 51, 101)
 COMPONENTS = (1, 3, 5, 10, 25, 50, 60)
 WIDTHS = (5, 10, 20, 50, 100)
-STEPS, GENERATOR_STEPS, DRAWS = 200_000, 16_000, 100
+STEPS, DRAWS = 200_000, 100
 MEASURES = {
     "accuracy": "accuracy",
     "nll": "NLL, nats a row",
@@ -53,7 +53,7 @@ def run(settings: Settings) -> Result:
         numbers={family: {n: asdict(q) for n, q in members.items()} for family, members in found.items()},
         tables=[_published(found), _table(found)],
         figures=[_figure(measure, families) for measure in MEASURES if _has(measure, families)],
-        settings={"steps": _steps(settings), "generator steps": GENERATOR_STEPS, "draws": DRAWS},
+        settings={"steps": _steps(settings), "generator steps": digits.GAMES["fcNN1"], "draws": DRAWS},
     )
 
 
@@ -81,15 +81,14 @@ def measured(family: str, count: int, settings: Settings) -> dict[str, Any]:
 
 
 def _made(family: str, count: int, chain: Posterior, held: Held, settings: Settings) -> Posterior:
-    options = digits.options(settings)
     if family == "single network":
         return _single(held, settings)
     if family == "samples":
         return _some(chain, count, settings.seed)
     if family == "mixtures":
-        return mixture(chain, Mixture(components=count), **options)
+        return mixture(chain, Mixture(components=count), **digits.options(settings))
     distiller = Adversarial(widths=(count, count, count), critic_widths=(100, 100, 100))
-    return adversarial(chain, distiller, steps=3 if settings.quick else GENERATOR_STEPS, **options)
+    return adversarial(chain, distiller, steps=3 if settings.quick else digits.GAMES["fcNN1"], **digits.game(settings))
 
 
 def _steps(settings: Settings) -> int:
@@ -105,7 +104,8 @@ def _some(chain: Posterior, count: int, seed: int) -> SamplesPosterior:
 
 def _single(held: Held, settings: Settings) -> Posterior:
     method = dubito.MAP(learning_rate=digits.RATE, optimiser="sgd", momentum=0.0)
-    plan = Plan(method, digits.network("fcNN1", settings), 100 if settings.quick else STEPS, batch_size=100)
+    steps = 100 if settings.quick else STEPS
+    plan = Plan(method, digits.network("fcNN1", settings), steps, None, 100, digits.PRECISION)
     prior = digits.paper_prior(len(held.train.y))
     return plan.fit(held.train, settings, dubito.Categorical(), prior, held.validation)
 

@@ -20,7 +20,7 @@ from dubito.studies.pieces import answers
 
 PUBLISHED = {"SGD": 1.536, "SGLD": 1.271, "distilled": 1.307}  # test error in per cent
 HIGH = 255 / 126
-STEPS, THIN, LESSONS, GAMES = 1_000_000, 1_000, 200_000, 16_000
+STEPS, THIN, LESSONS = 1_000_000, 1_000, 200_000
 NAMES = ("SGD", "SGLD", "distilled", "Dirichlet student", "generator")
 MAKING = ("SGLD", "SGD", "generator", "distilled", "Dirichlet student")  # in which order: most wait for the chain
 STUDENTS = {
@@ -40,7 +40,7 @@ def run(settings: Settings) -> Result:
         summary=" ".join(filter(None, (_summary(found), held.note))),
         numbers={name: asdict(one) for name, one in found.items()},
         tables=[_published(found), _table(found)],
-        settings={"steps": STEPS, "thin": THIN, "lessons": LESSONS, "generator steps": GAMES},
+        settings={"steps": STEPS, "thin": THIN, "lessons": LESSONS, "generator steps": digits.GAMES["fcNN2"]},
     )
 
 
@@ -55,21 +55,22 @@ def measured(name: str, settings: Settings) -> dict[str, Any]:
 
 def posterior(name: str, held: Held, settings: Settings) -> Posterior:
     """One of those that are compared; kept."""
-    steps, thin, lessons, games = (200, 10, 10, 5) if settings.quick else (STEPS, THIN, LESSONS, GAMES)
+    steps, thin, lessons, games = (200, 10, 10, 5) if settings.quick else (STEPS, THIN, LESSONS, digits.GAMES["fcNN2"])
     folder, net = settings.folder(name), digits.network("fcNN2", settings)
+    descent = dubito.MAP(learning_rate=0.05, optimiser="sgd", momentum=0.0)
     fits = {
-        "SGD": Plan(dubito.MAP(learning_rate=0.05, optimiser="sgd", momentum=0.0), net, min(steps, 200_000), None, 100),
-        "SGLD": Plan(_sampler(len(held.train.y), steps, thin), net, steps, None, 100),
+        "SGD": Plan(descent, net, min(steps, 200_000), None, 100, digits.PRECISION),
+        "SGLD": Plan(_sampler(len(held.train.y), steps, thin), net, steps, None, 100, digits.PRECISION),
     }
     if name in fits:
         prior = dubito.Normal(std=1.0)
         return fits[name].fit(held.train, settings, dubito.Categorical(), prior, held.validation, folder)
     chain = posterior("SGLD", held, settings)
-    options = {**digits.options(settings), "validation": held.validation, "folder": folder}
+    kept: dict[str, Any] = {"validation": held.validation, "folder": folder}
     with alone(folder):
         if name == "generator":
-            return adversarial(chain, Adversarial(), steps=games, **options)
-        return dark_knowledge(chain, held.train.x, STUDENTS[name], steps=lessons, **options)
+            return adversarial(chain, Adversarial(), steps=games, **kept, **digits.game(settings))
+        return dark_knowledge(chain, held.train.x, STUDENTS[name], steps=lessons, **kept, **digits.options(settings))
 
 
 def _sampler(n: int, steps: int, thin: int) -> dubito.SGLD:

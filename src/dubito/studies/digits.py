@@ -14,10 +14,13 @@ from dubito.data import DataError, Split
 from dubito.nn import fcnn1, fcnn2, mlp
 from dubito.posteriors.base import Posterior
 from dubito.prediction import Prediction, Undefined
+from dubito.runtime import Precision
 from dubito.studies import images
 from dubito.studies.base import Plan, Settings, built
 
 RATE, DECAY = 0.05, 1e-3  # of the paper's SGLD and SGD, on the mean loss
+GAMES = {"fcNN1": 8_000, "fcNN2": 4_000}  # steps of a generator; the paper's has 100,000
+PRECISION: Precision = "tf32"  # of matrix products on a GPU
 OUTSIDE = 2_000  # rows of each side in a detection
 
 
@@ -60,7 +63,7 @@ def chain(name: str, digits: Held, settings: Settings, steps: int, thin: int, fo
     """The paper's SGLD: epsilon = 0.05 / N, batches of 100, burn-in 500."""
     n = len(digits.train.y)
     sampler = dubito.SGLD(step_size=RATE / n, burn_in=min(500, steps // 4), thin=thin)
-    plan = Plan(sampler, network(name, settings), steps, batch_size=100)
+    plan = Plan(sampler, network(name, settings), steps, None, 100, PRECISION)
     return plan.fit(digits.train, settings, dubito.Categorical(), paper_prior(n), folder=folder)
 
 
@@ -109,3 +112,8 @@ def _auroc(inside: Prediction, outside: Prediction | None, measure: str) -> floa
 def options(settings: Settings) -> dict[str, Any]:
     """What every distillation of a study is told."""
     return {"seed": settings.seed, "device": settings.device, "progress": settings.progress}
+
+
+def game(settings: Settings) -> dict[str, Any]:
+    """What every adversarial one is told."""
+    return {**options(settings), "precision": PRECISION}
