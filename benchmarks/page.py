@@ -53,7 +53,7 @@ on a GPU, and what the process takes beyond its start on a CPU. This page is mad
 
 def _summary(records: Sequence[Record]) -> Result:
     rows: list[tuple[Cell, ...]] = [
-        (MACHINES[r["device"]], _title(r), c["what"], c["measured"], _limit(c), "yes" if c["holds"] else "no")
+        (MACHINES[r["device"]], _title(r), c["what"], c["measured"], _limit(c), _verdict(c))
         for r in records
         for c in r.get("claims", ())
         if _limit(c)
@@ -70,6 +70,13 @@ def _title(record: Record) -> str:
 def _limit(claim: Record) -> str:
     words = {"at least": claim["least"], "at most": claim["most"]}
     return " and ".join(f"{word} {limit:.4g}" for word, limit in words.items() if limit is not None)
+
+
+def _verdict(claim: Record) -> str | None:
+    """Whether it holds; nothing is said of a number that is only shown."""
+    if not _limit(claim):
+        return None
+    return "yes" if claim["holds"] else "no"
 
 
 def _result(record: Record) -> Result:
@@ -92,9 +99,7 @@ def _tables(record: Record) -> list[Table]:
         (label, median(v), min(v), max(v), len(v), *((memory.get(label),) if peak else ()))
         for label, v in (record.get("values") or {}).items()
     ]
-    claims = [
-        (c["what"], c["measured"], _limit(c) or None, "yes" if c["holds"] else "no") for c in record.get("claims", ())
-    ]
+    claims = [(c["what"], c["measured"], _limit(c) or None, _verdict(c)) for c in record.get("claims", ())]
     columns = ("claim", "measured", "claimed", "holds")
     failed = (record.get("notes") or {}).get("failed") or {}
     note = "; ".join(f"{name}: {why}" for name, why in failed.items())

@@ -17,14 +17,18 @@ BATCH = 100
 
 @dataclass(frozen=True)
 class Job:
-    """A network, its rows, how many steps are timed, whether they are compiled, and the seconds an epoch may take."""
+    """A network, its rows, how many steps are timed, whether they are compiled, and the seconds an epoch may take.
+
+    One without a limit is only shown, and one that is timed twice has its floor beside the first.
+    """
 
     net: nn.Module
     shape: tuple[int, ...]
     rows: int
     steps: int
     compiled: bool
-    most: float
+    most: float | None
+    floor: bool = True
 
 
 def run(where: Where) -> bool:
@@ -32,7 +36,8 @@ def run(where: Where) -> bool:
     torch.manual_seed(0)
     jobs = {
         "LeNet-5": Job(lenet5(), (784,), 60_000, 3000, True, 1.0),
-        "VGG": Job(vgg(), (3, 32, 32), 50_000, 800, False, 5.0),
+        "VGG": Job(vgg(), (3, 32, 32), 50_000, 800, False, None),
+        "VGG, compiled": Job(vgg(), (3, 32, 32), 50_000, 800, True, 5.0, floor=False),
     }
     if where.quick:
         jobs = {"small": Job(small_cnn(channels=[2, 2], hidden=4), (784,), 600, 20, True, 60.0)}
@@ -41,13 +46,15 @@ def run(where: Where) -> bool:
         x, y = images(job.rows, where.device, job.shape)
         with runtime.precision("tf32", torch.device(where.device)):
             tally.add(f"dubito, {name}", lambda j=job, x=x, y=y: _ours(where, j, x, y))
-            tally.add(f"floor, {name}", lambda j=job, x=x, y=y: _floor(where, j, x, y))
+            if job.floor:
+                tally.add(f"floor, {name}", lambda j=job, x=x, y=y: _floor(where, j, x, y))
     claims = []
     for name, job in jobs.items():
         ours = tally.median(f"dubito, {name}")
         claims.append(Claim(f"{name}: seconds per epoch of {job.rows:,}", ours, most=job.most))
-        ratio = tally.ratio(f"dubito, {name}", f"floor, {name}")
-        claims.append(Claim(f"{name}: dubito over the floor", ratio))
+        if job.floor:
+            ratio = tally.ratio(f"dubito, {name}", f"floor, {name}")
+            claims.append(Claim(f"{name}: dubito over the floor", ratio))
     return tally.report("sparse-vd", "An epoch of Sparse VD, batch 100, tf32", "s", claims)
 
 
