@@ -37,6 +37,13 @@ def test_labels_from_the_data(dubito, recipe):
     assert longer["chosen"][:3] == found["chosen"]
 
 
+def test_another_recipe_does_not_go_on(dubito, refused, recipe, in_folder):
+    dubito(*recipe, "--rounds", 1, "--test", "pets.csv")
+    (in_folder / "fit.toml").write_text('folder = "unused"\n' + RECIPE.replace("steps = 20", "steps = 30"))
+    said = refused(*recipe, "--rounds", 2, "--test", "pets.csv")
+    assert "recipe.steps: 30 here, 20 there" in said and "choose another folder" in said
+
+
 def test_a_person_answers(dubito, refused, recipe, in_folder):
     x = np.random.default_rng(0).random((20, 4, 4)).astype(np.float32)
     np.savez(in_folder / "pool.npz", x=x)

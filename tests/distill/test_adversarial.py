@@ -149,6 +149,11 @@ def test_any_distribution_over_weights_can_teach(classifier, method):
     assert adversarial(other, SMALL, steps=2, **QUIET).predict(x, draws=3).probs.shape == (60, 2)
 
 
+def test_half_a_dimension_is_refused():
+    with pytest.raises(ValueError, match=r"noise must be a whole number, got 2\.5"):
+        Adversarial(noise=2.5)
+
+
 def test_nothing_to_do_is_an_error(classifier):
     with pytest.raises(ValueError, match="nothing to do in 0 steps"):
         adversarial(classifier[0], SMALL, steps=0, **QUIET)

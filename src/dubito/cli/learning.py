@@ -34,7 +34,13 @@ def learn(settings: FitSettings, task: Active, test: str | None, person: bool) -
     folder = Path(settings.run.folder)
     oracle = Person(folder, prepared.classes) if person else None
     try:
-        return task.run(lambda data, _, seed: _fit(settings, data, seed), data, folder=folder, oracle=oracle)
+        return task.run(
+            lambda data, _, seed: _fit(settings, data, seed),
+            data,
+            folder=folder,
+            oracle=oracle,
+            recipe=settings.recipe(),
+        )
     except KeyboardInterrupt as stopped:
         raise KeyboardInterrupt(f"stopped; every label so far is kept in {folder}: run the same again") from stopped
 

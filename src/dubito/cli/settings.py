@@ -80,15 +80,23 @@ class FitSettings:
         data = {**vars(self.data), "standardise": standardise}
         if self.data.is_file:
             data["source"] = Path(os.path.relpath(self.data.source, folder)).as_posix()
-        document = {**vars(self.run), "folder": ".", "data": data, "net": vars(self.net)}
-        document["method"] = to_dict(self.method)
+        return dumps_toml({**vars(self.run), "folder": ".", "data": data, **self.model()})
+
+    def model(self) -> dict[str, Any]:
+        """Network, method, likelihood and prior as plain values."""
+        described: dict[str, Any] = {"net": vars(self.net), "method": to_dict(self.method)}
         if self.likelihood is not None:
-            document["likelihood"] = to_dict(self.likelihood)
+            described["likelihood"] = to_dict(self.likelihood)
         if isinstance(self.prior, Mapping):
-            document["prior"] = {pattern: to_dict(prior) for pattern, prior in self.prior.items()}
+            described["prior"] = {pattern: to_dict(prior) for pattern, prior in self.prior.items()}
         elif self.prior is not None:
-            document["prior"] = to_dict(self.prior)
-        return dumps_toml(document)
+            described["prior"] = to_dict(self.prior)
+        return described
+
+    def recipe(self) -> dict[str, Any]:
+        """What makes the posterior from data, wherever it is made and kept."""
+        elsewhere = ("folder", "device", "seed", "checkpoint_every")
+        return {**self.model(), **{name: value for name, value in vars(self.run).items() if name not in elsewhere}}
 
 
 # Reading

@@ -7,6 +7,7 @@ it. Whoever wants history copies. All tensors of a state have the members axis f
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from torch import Tensor
@@ -181,8 +182,10 @@ def info(log_lik: Tensor, log_prior: Tensor, target: Target) -> Info:
     return Info(-log_lik, -log_prior / target.n_data)
 
 
-def check_count(owner: object, name: str, value: int, least: int) -> None:
+def check_count(owner: object, name: str, value: Any, least: int) -> None:
     """A setting that counts something."""
+    if not isinstance(value, Integral):  # numpy's whole numbers too
+        raise ValueError(f"{type(owner).__name__}: {name} must be a whole number, got {value!r}")
     if value < least:
         raise ValueError(f"{type(owner).__name__}: {name} must be at least {least}, got {value}")
 

@@ -72,8 +72,12 @@ class Active:
         *,
         folder: str | Path | None = None,
         oracle: Oracle | None = None,
+        recipe: Mapping[str, Any] | None = None,
     ) -> Result:
-        """Run, or go on; raises `Waiting` where a person has to answer first."""
+        """Run, or go on; raises `Waiting` where a person has to answer first.
+
+        recipe: what refit does, in plain values; a folder is gone on with only by the same.
+        """
         check_names(data, ("pool", "test"))
         pool = named(data, "pool")
         test = named(data, "test") if "test" in data else None
@@ -82,7 +86,7 @@ class Active:
         if self.start + self.rounds * self.batch > pool.size:
             wanted = self.start + self.rounds * self.batch
             raise ValueError(f"{wanted} labels are asked for but the pool has {pool.size} rows; ask for fewer")
-        journal = Journal.open(folder, self._settings(pool))
+        journal = Journal.open(folder, {**self._settings(pool), "recipe": dict(recipe or {})})
         asked = oracle or Known(pool.labels)
         posterior: Posterior | None = None
         for number in range(self.rounds + 1):
