@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dubito.layout import Stretches, dots
-from dubito.noisy import log_alpha
+from dubito.noisy import log_size
 from dubito.priors import LOG_SQRT_2PI
 from dubito.target import FlatPrior
 
@@ -107,7 +107,13 @@ def sub_isotropic_(
 
 
 def dropout_divergence(
-    kind: DropoutPrior, mean: Tensor, std: Tensor, *, clip: float, temperature: float = 1.0
+    kind: DropoutPrior,
+    mean: Tensor,
+    std: Tensor,
+    *,
+    clip: float,
+    temperature: float = 1.0,
+    log_std: Tensor | None = None,
 ) -> Divergence:
     """The KL of N(mean, std^2), (S, D), from a prior without a scale; what has std 0 brings nothing.
 
@@ -118,7 +124,8 @@ def dropout_divergence(
     makes it 0 at alpha = inf; the second has N(0, s^2) for a prior, every weight with its own best s (Kharitonov et
     al. 2018, https://arxiv.org/abs/1811.00596). Above log alpha = clip it has no slope: there the mean may be 0.
     """
-    ratio, random = log_alpha(mean, std), std > 0
+    log_std = std.log() if log_std is None else log_std
+    ratio, random = 2 * (log_std - log_size(mean)), std > 0
     inside = random & (ratio <= clip)
     ratio = ratio.clamp(-LEAST, clip)
     each, slope = 0.5 * F.softplus(-ratio), -0.5 * torch.sigmoid(-ratio)
@@ -126,9 +133,8 @@ def dropout_divergence(
         gate = torch.sigmoid(K2 + K3 * ratio)
         each, slope = each + K1 * (1 - gate), slope - K1 * K3 * gate * (1 - gate)
     doubled = torch.where(inside, 2 * slope, 0.0)
-    spread = torch.where(random, std, 1.0)
     by_mean, by_log_std = -doubled / torch.where(inside, mean, 1.0), doubled
-    entropy = torch.where(random, spread.log() + 0.5 + LOG_SQRT_2PI, 0.0).sum(1)
+    entropy = torch.where(random, log_std + (0.5 + LOG_SQRT_2PI), 0.0).sum(1)
     if temperature != 1:  # the energy, which is the KL plus the entropy, is divided by it and the entropy is not
         by_log_std = by_log_std / temperature + torch.where(random, 1 / temperature - 1, 0.0)
         by_mean = by_mean / temperature

@@ -32,8 +32,12 @@ METADATA = {"size", "dim", "numel", "nelement", "ndimension", "stride", "is_floa
 
 def log_alpha(mean: Tensor, std: Tensor) -> Tensor:
     """log(std^2 / mean^2): of Gaussian dropout's rate, in which w = mean (1 + sqrt(alpha) eps); -inf where std is 0."""
-    tiny = torch.finfo(mean.dtype).tiny
-    return 2 * (std.log() - mean.abs().clamp_min(tiny).log())
+    return 2 * (std.log() - log_size(mean))
+
+
+def log_size(mean: Tensor) -> Tensor:
+    """log |mean|, finite."""
+    return mean.abs().clamp_min_(torch.finfo(mean.dtype).tiny).log_()
 
 
 class Call(NamedTuple):

@@ -21,7 +21,6 @@ from dubito.layout import whole
 from dubito.methods.base import Weights, check_positive
 from dubito.methods.factorised import FactorisedState, Fit, Multiplicative
 from dubito.net import Buffers
-from dubito.noisy import log_alpha
 from dubito.posteriors.sparse import SparsePosterior
 from dubito.rng import Rng
 from dubito.schedules import Rise, WarmUp, ends_at_one
@@ -76,8 +75,9 @@ class SparseVD(Multiplicative):
         by_log_std.div_(2)  # the slope of exp(raw / 2)
 
     def divergence(self, mean: Tensor, std: Tensor, raw: Tensor, eps: Sequence[Tensor], target: Target) -> Divergence:
-        noise = dropout_divergence(self.kl, mean, std, clip=self.clip, temperature=target.temperature)
-        return self.rest(mean, std, eps, target).plus(noise)
+        noise = dropout_divergence(self.kl, mean, std, clip=self.clip, temperature=target.temperature, log_std=raw / 2)
+        prior = self.prior(target)
+        return noise.plus(self.rest(mean, std, eps, target)) if prior.normals or prior.others else noise
 
     def share(self, step: int, steps: int, batches: int) -> float:
         return self.warm_up(step, steps)
@@ -85,20 +85,24 @@ class SparseVD(Multiplicative):
     def expected(self, mean: Tensor, std: Tensor, batch: Batch, target: Target, buffers: Buffers, rng: Rng) -> Fit:
         if self.masked == "nothing":
             return super().expected(mean, std, batch, target, buffers, rng)
-        kept = log_alpha(mean, std) <= self.threshold
-        heard = kept if self.masked == "weight" else torch.ones_like(kept)
-        fit = super().expected(mean * kept, std * heard, batch, target, buffers, rng)
-        return fit._replace(by_mean=[whole(fit.by_mean) * kept], by_std=[whole(fit.by_std) * heard])
+        kept = self.kept(mean, std)
+        if self.masked == "mean":
+            fit = super().expected(mean * kept, std, batch, target, buffers, rng)
+            return fit._replace(by_mean=[whole(fit.by_mean) * kept])
+        fit = super().expected(mean * kept, std * kept, batch, target, buffers, rng)
+        return fit._replace(by_mean=[whole(fit.by_mean) * kept], by_std=[whole(fit.by_std) * kept])
+
+    def kept(self, mean: Tensor, std: Tensor) -> Tensor:
+        """Where log alpha does not exceed the threshold, without a logarithm."""
+        return std <= mean.abs().mul_(math.exp(self.threshold / 2))
 
     def weights(self, state: FactorisedState) -> Weights:
-        kept = log_alpha(state.mean, self.std(state.mean, state.raw)) <= self.threshold
-        return Weights(state.mean * kept, state.buffers)
+        return Weights(state.mean * self.kept(state.mean, self.std(state.mean, state.raw)), state.buffers)
 
     def noted(self, state: FactorisedState, target: Target) -> dict[str, float]:
         """The share of zeros in each matrix, as `sparsity/NAME`."""
-        ratio = target.layout.split(log_alpha(state.mean, self.std(state.mean, state.raw)))
-        gone = {name: (ratio[name] > self.threshold).float().mean() for name in self.random(target)}
-        return {f"sparsity/{name}": float(share) for name, share in gone.items()}
+        kept = target.layout.split(self.kept(state.mean, self.std(state.mean, state.raw)))
+        return {f"sparsity/{name}": 1 - float(kept[name].float().mean()) for name in self.random(target)}
 
     def posterior(self, state: FactorisedState, target: Target) -> SparsePosterior:
         made = super().posterior(state, target)
