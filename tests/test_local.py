@@ -102,9 +102,16 @@ def test_a_layer_that_rounds_below_zero_has_finite_noise():
 
     m, s = local.moments(rounding, torch.ones(3, 1), weight, None, std, None)
     (m + s).sum().backward()
-    assert (s > 0).all()
-    assert std.grad is not None
-    assert torch.isfinite(std.grad).all()
+    assert (s == 0).all()
+    assert std.grad is not None and (std.grad == 0).all()
+
+
+def test_the_slope_of_the_noise_is_half_its_inverse_and_none_below_rounding():
+    x = torch.tensor([[2.0], [1e-3], [1e-25], [0.0]])
+    weight, std = torch.zeros(1, 1), torch.full((1, 1), 0.3, requires_grad=True)
+    _, s = local.moments(torch.nn.functional.linear, x, weight, None, std, None)
+    slopes = [float(torch.autograd.grad(one, std, retain_graph=True)[0]) for one in s.flatten()]
+    torch.testing.assert_close(slopes, [2.0, 1e-3, 0.0, 0.0], rtol=1e-4, atol=1e-9)
 
 
 @pytest.mark.parametrize("estimator", ["local", "flipout"])

@@ -28,19 +28,17 @@ def moments(
     return layer(x, weight, bias), cast(Tensor, _Root.apply(variance))  # type: ignore[no-untyped-call]
 
 
-def root_(variance: Tensor) -> Tensor:
-    """s from s^2, in place: above 0, even where a convolution by transforms has rounded to below it."""
-    return variance.clamp_min_(torch.finfo(variance.dtype).tiny).sqrt_()
-
-
 class _Root(torch.autograd.Function):
-    """The same with the slope 1 / 2s, also where it was 0 and has none."""
+    """s from s^2, 0 where a convolution by transforms has rounded to below it, with the slope s / 2 (s^2 + eps^2).
+
+    That is 1 / 2s, but for noise below rounding, whose slope would be nothing but large.
+    """
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(variance: Tensor) -> Tensor:
-        return variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt_()
+        return variance.clamp_min(0).sqrt_()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
@@ -48,8 +46,9 @@ class _Root(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (s,) = ctx.saved_tensors
-        return torch.div(grad, s).mul_(0.5)
+        s: Tensor = ctx.saved_tensors[0]
+        least = torch.full((), 2 * torch.finfo(s.dtype).eps ** 2, dtype=s.dtype, device=s.device)
+        return (grad * s).div_(torch.addcmul(least, s, s, value=2))
 
 
 def linear(
@@ -74,7 +73,8 @@ class _Linear(torch.autograd.Function):
         x: Tensor, weight: Tensor, bias: Tensor | None, weight_std: Tensor, bias_std: Tensor | None, zeta: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         squares, variances = x.square(), weight_std.square()
-        s = root_(F.linear(squares, variances, None if bias_std is None else bias_std.square()))
+        s = F.linear(squares, variances, None if bias_std is None else bias_std.square())
+        s.clamp_min_(torch.finfo(s.dtype).tiny).sqrt_()  # above 0, as it will be divided by
         m = F.linear(x, weight, bias)
         y = m.addcmul_(s, zeta) if m.shape == zeta.shape else torch.addcmul(m, s, zeta)
         return y, s, squares, variances
