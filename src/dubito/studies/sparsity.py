@@ -27,6 +27,7 @@ from dubito.priors import PriorLike
 from dubito.results import Cell, Figure, Table
 from dubito.rng import generator
 from dubito.runs import history
+from dubito.runtime import Precision
 from dubito.studies.base import Settings, gather, seeded
 from dubito.studies.images import Images
 
@@ -34,6 +35,7 @@ SHARES = (
     0.0, 0.5, 0.75, 0.9, 0.95, 0.97, 0.98, 0.9825, 0.9855, 0.9875, 0.99, 0.9925, 0.995, 0.9965, 0.997, 0.998,
 )  # fmt: skip
 VALIDATION = 5000
+PRECISION: Precision = "tf32"  # of products and convolutions on a GPU
 PRIOR: dict[str, PriorLike] = {"*bias": dubito.Point(), "*": dubito.FanIn()}  # biases have none, as in the paper
 
 
@@ -69,7 +71,7 @@ class Recipe:
         weights = sum(p.numel() for p in self.net().parameters())
         methods = {"sparse": to_dict(self.sparse), "plain": to_dict(self.plain)}
         shown = {"epochs": self.epochs, "plain epochs": self.plain_epochs, "batch size": self.batch_size}
-        return {**methods, **shown, "weights": weights, "seeds": self.seeds}
+        return {**methods, **shown, "precision": PRECISION, "weights": weights, "seeds": self.seeds}
 
 
 def fitted(
@@ -90,6 +92,7 @@ def fitted(
         seed=settings.seed,
         device=settings.device,
         folder=folder,
+        precision=PRECISION,
         progress=settings.progress,
         callback=told.append,
     )
