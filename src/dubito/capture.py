@@ -27,8 +27,8 @@ WORTH = 20  # steps left that make a recording worth while
 AHEAD = 1024  # steps whose numbers are uploaded at once
 RULES = 256  # different numbers in a step
 TIMED = 100  # replays that are timed to decide about compiling
-COMPILING = 60.0  # seconds of work ahead that make compiling worth while
-PATIENCE = 2000  # the same in multiples of the time of recording: both grow with the number of a step's operations
+COMPILING = 30.0  # seconds of work ahead that make compiling worth while: it takes 4 s or more and halves the rest
+PATIENCE = 1000  # the same in multiples of the time of recording: both grow with the number of a step's operations
 
 
 class Recordable(Protocol):
