@@ -91,14 +91,11 @@ class _Linear(torch.autograd.Function):
         if grad is None:
             return (None,) * 6
         x, weight, weight_std, bias_std, zeta, s, squares, variances = ctx.saved_tensors
-        repeats = tuple(range(grad.dim() - s.dim()))
-        noisy = grad * zeta
-        if repeats:
-            grad, noisy = grad.sum(repeats), noisy.sum(repeats)
+        grad, noisy = _summed(grad, zeta, grad.dim() - s.dim())
         g, h, rows = (t.flatten(0, -2) for t in (grad, noisy.div_(s), x))
         by_x = None
         if ctx.needs_input_grad[0]:
-            by_x = (g @ weight).addcmul_(rows, h @ variances).view_as(x)
+            by_x = (h @ variances).mul_(rows).addmm_(g, weight).view_as(x)
         by_weight, by_weight_std = g.t() @ rows, (h.t() @ squares.flatten(0, -2)).mul_(weight_std)
         by_bias = g.sum(0) if ctx.needs_input_grad[2] else None
         return by_x, by_weight, by_bias, by_weight_std, None if bias_std is None else h.sum(0).mul_(bias_std), None
@@ -110,3 +107,14 @@ class _Linear(torch.autograd.Function):
             return (torch.vmap(_plain, in_dims)(*args),), (0,)
         x, *weights, zeta = (t if axis is None else t.movedim(axis, 0) for t, axis in zip(args, in_dims, strict=True))
         return (linear(x, weights[0], weights[1], weights[2], weights[3], zeta),), (0,)
+
+
+def _summed(grad: Tensor, zeta: Tensor, axes: int) -> tuple[Tensor, Tensor]:
+    """grad and grad zeta, summed over so many axes in front, one slice after another while it is in the cache."""
+    if not axes:
+        return grad, grad * zeta
+    grad, zeta = grad.flatten(0, axes - 1), zeta.flatten(0, axes - 1)
+    noisy = grad[0] * zeta[0]
+    for g, z in zip(grad[1:], zeta[1:], strict=True):
+        noisy.addcmul_(g, z)
+    return grad.sum(0), noisy
