@@ -251,6 +251,17 @@ def _no_collection() -> Iterator[None]:
         gc.enable()
 
 
+@contextlib.contextmanager
+def _algorithms_sought() -> Iterator[None]:
+    """Each convolution's fastest algorithm is found by trying, which only long runs are worth."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
 class _Compiled(_Replay):
     """A recorded step whose operations have been fused; its random numbers are drawn before it, as in the eager one."""
 
@@ -258,7 +269,8 @@ class _Compiled(_Replay):
         device = subject.stream.device
         self.asked_before = plain.asked
         self.noise = [torch.zeros(asked.shape, dtype=asked.dtype, device=device) for asked in plain.asked]
-        super().__init__(owner, subject, plain.numbers.rules)
+        with _algorithms_sought():
+            super().__init__(owner, subject, plain.numbers.rules)
 
     def prepare(self) -> None:
         """Trace the step and fuse it, on copies of all that it changes."""

@@ -35,7 +35,7 @@ PUBLISHED: dict[Acquisition, tuple[tuple[int, int], tuple[int, int]]] = {
 }
 ERRORS = (0.1, 0.05)
 PRIORS = (0.3, 1.0, 3.0)  # standard deviations to choose among
-_T_95 = {2: 12.706, 3: 4.303}  # two-sided 95 % quantiles of Student's t, by the number of runs
+_T_95 = {2: 12.706, 3: 4.303, 4: 3.182}  # two-sided 95 % quantiles of Student's t, by the number of runs
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Sizes:
     subset: int
 
 
-FULL = Sizes(3, 40, 90, 400, 100, 50_000, 10_000, 2000)
+FULL = Sizes(4, 40, 90, 400, 100, 50_000, 10_000, 2000)
 QUICK = Sizes(2, 1, 1, 2, 2, 100, 20, 20)
 
 
@@ -81,7 +81,7 @@ class Recipe:
 
 
 def run(settings: Settings) -> Result:
-    """Every acquisition, three times."""
+    """Every acquisition, several times."""
     sizes = _sizes(settings)
     seeds = range(settings.seed, settings.seed + sizes.runs)
     stds = list(answers(choose_prior, {f"prior {seed}": (seed,) for seed in seeds}, settings).values())

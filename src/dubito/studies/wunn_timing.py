@@ -83,7 +83,7 @@ def problems(settings: Settings) -> dict[str, Problem]:
 def cost(problem: Problem, way: str, draws: int, settings: Settings) -> Cost:
     """Time some steps, after some that warm up."""
     device = pick_device(settings.device)
-    few, many = (12, 12) if settings.quick else (150, 1000)
+    few, many = (12, 12) if settings.quick else (60, 1000)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     estimator = WAYS[way]
