@@ -72,6 +72,15 @@ def test_too_few_draws_are_not_ok_even_if_mixed() -> None:
     assert not found.ok
 
 
+@pytest.mark.parametrize("draws", [4, 5, 6, 7])
+@pytest.mark.parametrize("chains", [1, 3])
+def test_a_few_draws_are_judged_and_not_called_constant(chains: int, draws: int) -> None:
+    found = summarise(ar1(0.0, chains, draws, 5))
+    assert np.isfinite(found.rhat).all()
+    assert found.constant == ()
+    assert not found.ok
+
+
 def test_one_chain_is_compared_with_itself() -> None:
     x = ar1(0.0, 1, 1000, 2)
     x[0, 500:, 1] += 2.0

@@ -169,16 +169,24 @@ def _measures(block: NDArray[Any], names: Sequence[str]) -> tuple[Floats, Floats
 def _rhat(x: Floats) -> Floats:
     """Rank-normalised split R-hat of (k, chains, draws), the larger of bulk and folded.
 
-    The halves are made and ranked here and not by arviz-stats, whose own rank method refuses a single chain.
+    Made here and not by arviz-stats, which refuses a single chain and halves of fewer than four draws.
     """
     half = x.shape[-1] // 2
     halves = np.concatenate((x[..., :half], x[..., -half:]), axis=1)
     folded = np.abs(halves - np.median(halves, axis=(1, 2), keepdims=True))
     # Folding may leave one value (0/1 draws in equal number): NaN, and the bulk decides.
     with np.errstate(invalid="ignore", divide="ignore"):
-        bulk, tail = (_arviz().rhat(_normal_scores(part), method="identity") for part in (halves, folded))
+        bulk, tail = (_scale_reduction(_normal_scores(part)) for part in (halves, folded))
     stuck = (halves == halves[..., :1]).all((1, 2))
     return np.where(stuck, np.inf, np.fmax(bulk, tail))
+
+
+def _scale_reduction(x: Floats) -> Floats:
+    """sqrt((B + (n - 1) W) / (n W)) of (k, chains, n), with B / n the variance of the means and W the mean variance."""
+    n = x.shape[-1]
+    between, within = n * x.mean(-1).var(-1, ddof=1), x.var(-1, ddof=1).mean(-1)
+    found: Floats = np.sqrt((between / within + n - 1) / n)
+    return found
 
 
 def _normal_scores(x: Floats) -> Floats:

@@ -72,8 +72,8 @@ def test_only_chains_are_diagnosed():
     found = made.diagnose(X)
     assert found.predictions is not None and len(found.weights.rhat) == 26
     assert "0.weight[0]" in found.weights.names
-    for form in ("point", "ensemble"):
-        with pytest.raises(dubito.Undefined, match=f"a {form} has no chain to diagnose"):
+    for form, what in (("point", "a point"), ("ensemble", "an ensemble")):
+        with pytest.raises(dubito.Undefined, match=f"^{what} has no chain to diagnose"):
             posterior(form=form).diagnose()
 
 

@@ -62,7 +62,8 @@ class SamplesPosterior(WeightPosterior):
         from dubito import diagnostics
 
         if self.form != "chains":
-            raise Undefined(f"a {self.form} has no chain to diagnose; R-hat and ESS belong to samplers")
+            what = "an ensemble" if self.form == "ensemble" else "a point"
+            raise Undefined(f"{what} has no chain to diagnose; R-hat and ESS belong to samplers")
         columns = diagnostics.choose(self.net.layout.size, COORDINATES).tolist()
         names = coordinate_names(self.net.layout, columns)
         weights = diagnostics.summarise(self.samples.coordinates(columns).cpu().numpy(), names)
