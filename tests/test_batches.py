@@ -160,9 +160,42 @@ def test_augmentation_runs_on_batches_with_a_generator_of_the_step():
     assert len(seen) > 3
 
 
+def test_a_stream_drops_what_fills_no_batch():
+    def sizes(data, size):
+        stream = Stream(data, size, 50, 0, torch.empty(0))
+        return [len(stream(s).y) for s in range(5)]
+
+    assert sizes(Endless(7), 3) == sizes(DataLoader(Endless(7), batch_size=3), 3) == [3] * 5
+    assert sizes(Endless(7), 10) == [7] * 5  # all there is
+    assert sizes(DataLoader(Endless(7), batch_size=2), 3) == [3] * 5  # the size that was asked for
+    assert sizes(DataLoader([(X[:5], Y[:5]), (X[:2], Y[:2])], batch_size=None), 3) == [5, 2, 5, 2, 5]
+
+
+def test_batches_of_a_stream_stay_within_its_rows():
+    with pytest.raises(ValueError, match="batch_size is 30 but the data have 20 rows"):
+        fit(Endless(), batch_size=30, n_data=20)
+    with pytest.raises(ValueError, match="batch_size is 64 but the data have 20 rows"):
+        fit(DataLoader(Endless(), batch_size=64), batch_size=None, n_data=20)
+
+
+def test_a_stream_is_declared_not_to_resume_to_the_bit(capsys, tmp_path):
+    fit(Endless(), n_data=20, progress=True, folder=tmp_path / "a")
+    assert "6 steps on cpu; a stream, not checked and not bit-resumable" in capsys.readouterr().err
+    assert "not bit-resumable" in (tmp_path / "a" / "run.json").read_text()
+
+
+def test_a_stream_is_augmented():
+    def away(x, generator):
+        return x + torch.rand(x.shape, generator=generator)
+
+    stream, plain = (Stream(Endless(), 5, 20, 0, torch.empty(0), a) for a in (away, None))
+    moved = stream(0).x - plain(0).x
+    assert 0.2 < float(moved.mean()) < 0.8
+    fit(Endless(), n_data=20, augment=away)
+
+
 def test_a_stream_runs_around_and_counts_as_many_rows_as_it_says():
     stream = Stream(Endless(7), 3, 50, 0, torch.empty(0))
-    assert [len(stream(s).y) for s in range(4)] == [3, 3, 1, 3]
     before = torch.get_rng_state()
     posterior = fit(Endless(), dubito.SGLD(burn_in=0, thin=2), n_data=50)
     assert posterior.about["n_data"] == 50
@@ -183,6 +216,8 @@ def test_a_stream_needs_its_size_and_rows():
         fit(Endless(0), n_data=5)
     with pytest.raises(ValueError, match="needs to know which rows it sees"):
         fit(Endless(), dubito.DeepEnsemble(bootstrap=True), n_data=20)
+    with pytest.raises(ValueError, match="needs all rows at every step, and an IterableDataset"):
+        fit(Endless(), dubito.HMC(burn_in=0), batch_size=None, n_data=20)
     with pytest.raises(ValueError, match="resamples the 20 rows there are; leave n_data=50 out"):
         fit((X, Y), dubito.DeepEnsemble(bootstrap=True), n_data=50)
 

@@ -9,8 +9,10 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from dubito.inputs import check_finite
 from dubito.rng import generator, isolated_everywhere
-from dubito.sources import Check, Resident, Source, Streamed, check_rows, place, unpack
+from dubito.sources import Check, Resident, Source, Streamed, Triple, check_rows, place, unpack
 from dubito.target import Batch
+
+Augment = Callable[[Any, torch.Generator], Any]  # (x, generator) -> x
 
 
 class Batches:
@@ -22,7 +24,7 @@ class Batches:
         batch_size: int,
         seed: int,
         device: torch.device,
-        augment: Callable[[Any, torch.Generator], Any] | None = None,
+        augment: Augment | None = None,
     ) -> None:
         self.source, self.size, self.seed = source, batch_size, seed
         self.device, self.augment = device, augment
@@ -95,9 +97,11 @@ class Batches:
 class Stream:
     """An IterableDataset: batches come as they come, and `n_data` says how many rows they stand for."""
 
-    def __init__(self, data: Any, batch_size: int, n_data: int, seed: int, like: Tensor) -> None:
-        self.loader = data if isinstance(data, DataLoader) else DataLoader(data, batch_size)
-        self.n, self.size, self.seed, self.like = n_data, batch_size, seed, like
+    def __init__(
+        self, data: Any, batch_size: int, n_data: int, seed: int, like: Tensor, augment: Augment | None = None
+    ) -> None:
+        self.loader = _batched(data, batch_size)
+        self.n, self.size, self.seed, self.like, self.augment = n_data, batch_size, seed, like, augment
         self.per_epoch = max(1, n_data // batch_size)
         self._items = self._endless()
         self._check: Check | None = None
@@ -109,12 +113,14 @@ class Stream:
 
     def __call__(self, step: int) -> Batch:
         with isolated_everywhere(self.seed, "stream", step):
-            x, y, weight = unpack(next(self._items))
+            x, y, weight = next(self._items)
         check_rows(x, y)
         check_finite((x, y), "a batch")
         x, y, weight = place(x, y, weight, self.like)
         if self._check is not None:
             self._check(y)
+        if self.augment is not None:
+            x = self.augment(x, generator(y.device, self.seed, "augment", step))
         return Batch(x, y, torch.zeros(len(y), dtype=torch.long, device=y.device), weight)
 
     def verify(self, check: Check) -> None:
@@ -125,14 +131,35 @@ class Stream:
         """Those of the first batch."""
         return first.y
 
-    def _endless(self) -> Iterator[Any]:
+    def _endless(self) -> Iterator[Triple]:
+        """One pass after another; the rest of a pass that fills no batch is dropped, unless it is all there is."""
         while True:
-            empty = True
+            given = 0
             for item in self.loader:
-                empty = False
-                yield item
-            if empty:
+                found = unpack(item)
+                if given and self.loader.batch_size is not None and len(found[1]) < self.size:
+                    continue
+                given += 1
+                yield found
+            if not given:
                 raise ValueError("the data are empty; the iterable gave no rows")
+
+
+def _batched(data: Any, size: int) -> "DataLoader[Any]":
+    """A loader of batches of this size; one that leaves batching to its data set stays as it is."""
+    if not isinstance(data, DataLoader):
+        return DataLoader(data, size)
+    if data.batch_size in (None, size):
+        return data
+    return DataLoader(
+        data.dataset,
+        size,
+        collate_fn=data.collate_fn,
+        num_workers=data.num_workers,
+        worker_init_fn=data.worker_init_fn,
+        multiprocessing_context=data.multiprocessing_context,
+        generator=data.generator,
+    )
 
 
 def is_stream(data: Any) -> bool:

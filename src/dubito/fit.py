@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dubito import differentiable, methods, priors
-from dubito.batches import Batches, Stream, is_stream
+from dubito.batches import Augment, Batches, Stream, is_stream
 from dubito.config import to_dict
 from dubito.functions import widest
 from dubito.initial import Initialiser, starting_points
@@ -29,7 +29,7 @@ from dubito.sources import Resident, Source, open_source
 from dubito.target import Target, fixed_names
 from dubito.training import Training
 
-Augment = Callable[[Any, torch.Generator], Any]
+STREAM = "a stream, not checked and not bit-resumable"
 
 
 def fit(
@@ -95,7 +95,7 @@ def fit(
         "layout": {n: list(s) for n, s in zip(target.layout.names, target.layout.shapes, strict=True)},
     }
     if progress:
-        _announce(settings, count, where)
+        _announce(settings, count, where, STREAM if isinstance(feed, Stream) else "")
     training = Training(thinned, target, feed, count, settings, patience, held)
     start = target.start(starting_points(prepared, chains, seed, init))
     prints = {"fingerprints": _fingerprints(feed, held, start)} if folder is not None else {}
@@ -151,25 +151,35 @@ def _feed(
     augment: Augment | None,
 ) -> "Batches | Stream":
     if is_stream(data):
-        if n_data is None:
-            raise ValueError("an IterableDataset does not know its size; tell fit with n_data=")
-        if method.needs_index:
-            raise ValueError(
-                f"{method!r} needs to know which rows it sees, and an IterableDataset does not tell; give tensors or a "
-                "Dataset"
-            )
-        size = batch_size or getattr(data, "batch_size", None) or 100
-        return Stream(data, size, n_data, seed, torch.empty(0, device=net.device, dtype=net.dtype))
+        return _stream(data, method, batch_size, n_data, seed, net, augment)
     source = open_source(data, net.device, net.dtype)
     if method.needs_index and n_data not in (None, source.n):
         raise ValueError(f"{method!r} resamples the {source.n} rows there are; leave n_data={n_data} out")
     return Batches(source, _batch_size(batch_size, source.n, method), seed, net.device, augment)
 
 
+def _stream(
+    data: Any,
+    method: Method[Any],
+    batch_size: int | None,
+    n_data: int | None,
+    seed: int,
+    net: Net,
+    augment: Augment | None,
+) -> Stream:
+    if n_data is None:
+        raise ValueError("an IterableDataset does not know its size; tell fit with n_data=")
+    if method.needs_index or method.needs_all_rows:
+        need = "to know which rows it sees" if method.needs_index else "all rows at every step"
+        raise ValueError(f"{method!r} needs {need}, and an IterableDataset does not tell; give tensors or a Dataset")
+    size = _batch_size(batch_size or getattr(data, "batch_size", None), n_data, method)
+    return Stream(data, size, n_data, seed, torch.empty(0, device=net.device, dtype=net.dtype), augment)
+
+
 def _batch_size(given: int | None, n: int, method: Method[Any]) -> int:
-    if method.full_batch:
+    if method.needs_all_rows:
         if given not in (None, n):
-            raise ValueError(f"{type(method).__name__} uses all {n} rows at every step; leave batch_size out")
+            raise ValueError(f"{type(method).__name__} uses all {n} rows at every step; leave batch_size={given} out")
         return n
     if given is None:
         return min(100, n)
@@ -235,18 +245,18 @@ def _summary(prior: PriorSpec | None) -> Any:
 
 
 def _fingerprints(feed: "Batches | Stream", validation: Source | None, start: Tensor) -> dict[str, str]:
-    data = feed.source.fingerprint() if isinstance(feed, Batches) else "a stream, not checked and not bit-resumable"
+    data = feed.source.fingerprint() if isinstance(feed, Batches) else STREAM
     held = {"data": data, "start": Resident(start, start[:, 0], None).fingerprint()}
     return held if validation is None else {**held, "validation": validation.fingerprint()}
 
 
-def _announce(settings: Mapping[str, Any], steps: int, device: torch.device) -> None:
+def _announce(settings: Mapping[str, Any], steps: int, device: torch.device, remark: str) -> None:
     shown = {k: v for k, v in settings["method"].items() if k != "name"}
     fields = ", ".join(f"{k}={v}" for k, v in shown.items())
     print(
         f"dubito: {settings['method']['name']}({fields}); likelihood {settings['likelihood']['name']}, "
         f"prior {_short(settings['prior'])}; N = {settings['n_data']}, batch {settings['batch_size']}, "
-        f"{settings['members']} member(s), {steps} steps on {device}",
+        f"{settings['members']} member(s), {steps} steps on {device}{remark and '; '}{remark}",
         file=sys.stderr,
     )
 

@@ -55,7 +55,7 @@ class Online:
                 f"{method!r} plans for a number of steps that is not known here; use settings that do not depend on "
                 "it, such as schedule='constant', or warm_up=schedules.WarmUp(steps) where it warms up"
             )
-        if method.full_batch or method.needs_index:
+        if method.needs_all_rows or method.needs_index:
             raise ValueError(f"{type(method).__name__} needs all rows at hand, which grow here; use another method")
         where, assigned = pick_device(device), priors.assign(prior, net)
         prepared = method.prepare(Net(net, fixed_names(assigned)).to(where), example.to(where))

@@ -92,6 +92,15 @@ class OnlineDistillation(Method[OnlineState]):
             check_count(self, "restart", self.restart, 1)
             if not isinstance(self.distiller, Adversarial):
                 raise ValueError("restart needs a generator of networks, and a student is none; leave it out")
+        if type(self.sampler).keeps is not Sampler.keeps:
+            raise ValueError(
+                f"every state after burn-in is learnt from, but {type(self.sampler).__name__} explores in between; use "
+                "SGLD or SGHMC"
+            )
+
+    @property
+    def needs_all_rows(self) -> bool:
+        return self.sampler.needs_all_rows
 
     # -- as a method -------------------------------------------------------------------------------------------
 

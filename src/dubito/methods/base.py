@@ -79,6 +79,11 @@ class Method(ABC, Generic[State]):
         """Whether it must know which rows a batch holds."""
         return False
 
+    @property
+    def needs_all_rows(self) -> bool:
+        """Whether every step takes the whole data."""
+        return self.full_batch
+
     @abstractmethod
     def init(self, theta: Tensor, target: Target, tick: Tick) -> State:
         """The state at the starting points theta (S, D), which are copied."""
