@@ -138,9 +138,17 @@ def test_a_weight_of_nothing_leaves_a_row_out():
     torch.testing.assert_close(ignored.thetas(9), fit((X[5:], Y[5:]), method, batch_size=15).thetas(9))
 
 
-@pytest.mark.parametrize("weight", [torch.ones(19), -torch.ones(20), torch.full((20,), torch.nan), torch.ones(20, 1)])
-def test_bad_weights_are_refused(weight):
-    with pytest.raises(ValueError, match="weights must be 20 finite numbers that are not negative"):
+@pytest.mark.parametrize(
+    ("weight", "found"),
+    [
+        (torch.ones(19), r"shape \(19,\)"),
+        (torch.ones(20, 1), r"shape \(20, 1\)"),
+        (-torch.ones(20), "-1; leave such rows out"),
+        (torch.full((20,), torch.nan), "nan; leave such rows out"),
+    ],
+)
+def test_bad_weights_are_refused(weight, found):
+    with pytest.raises(ValueError, match=f"weights must be 20 finite numbers that are not negative, got {found}"):
         feed((X, Y, weight))
 
 

@@ -232,7 +232,7 @@ def test_one_network_has_no_disagreement():
             getattr(found, name)
     with pytest.raises(dubito.Undefined, match="quantile over draws needs several"):
         found.interval()
-    assert {"probs", "entropy", "expected_entropy", "variation_ratio", "votes"} == set(found.numpy())
+    assert {"probs", "entropy", "expected_entropy", "variation_ratio", "votes", "aleatoric"} == set(found.numpy())
     torch.testing.assert_close(found.entropy, found.expected_entropy)
 
 

@@ -179,7 +179,7 @@ def _stream(
 def _batch_size(given: int | None, n: int, method: Method[Any]) -> int:
     if method.needs_all_rows:
         if given not in (None, n):
-            raise ValueError(f"{type(method).__name__} uses all {n} rows at every step; leave batch_size={given} out")
+            raise ValueError(f"{type(method).__name__} uses all {n} rows at every step; leave batch_size out")
         return n
     if given is None:
         return min(100, n)

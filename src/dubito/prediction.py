@@ -210,6 +210,8 @@ class Prediction:
                 "votes",
                 "vote_ratio",
                 "std",
+                "aleatoric",
+                "epistemic",
                 "top_spread",
             ),
             "regression": ("mean", "std", "aleatoric", "epistemic"),

@@ -182,8 +182,12 @@ def place(x: Any, y: Tensor, weight: Tensor | None, like: Tensor) -> Triple:
 
 
 def _weights(weight: Tensor, n: int) -> Tensor:
-    if weight.shape != (n,) or not bool(torch.isfinite(weight).all()) or bool((weight < 0).any()):
-        raise ValueError(f"weights must be {n} finite numbers that are not negative, got shape {tuple(weight.shape)}")
+    wanted = f"weights must be {n} finite numbers that are not negative"
+    if weight.shape != (n,):
+        raise ValueError(f"{wanted}, got shape {tuple(weight.shape)}")
+    bad = weight[~torch.isfinite(weight) | (weight < 0)]
+    if bad.numel():
+        raise ValueError(f"{wanted}, got {bad[0].item():g}; leave such rows out")
     return weight
 
 

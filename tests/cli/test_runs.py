@@ -45,6 +45,8 @@ def test_a_table_of_classes_from_fit_to_report(dubito, pet_flags, table):
         "vote_ratio",
         "top_spread",
         "std_cat",
+        "aleatoric_cat",
+        "epistemic_dog",
         "votes_dog",
     }
     assert doubts <= set(rows[0])

@@ -30,9 +30,11 @@ def find(method: "Method[Any] | str") -> Method[Any]:
     """A method as given, or by its name in snake case with default settings."""
     if isinstance(method, Method):
         return method
+    if not isinstance(method, str):
+        raise ValueError(f"method must be an instance such as dubito.SGLD(), or a name such as 'sgld', got {method!r}")
     named = {snake(name): cls for name, cls in registry().items()}
     if method in named:
         return named[method]()
-    close = get_close_matches(str(method), named, n=1)
+    close = get_close_matches(method, named, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(sorted(named))}"
     raise ValueError(f"no method is called {method!r}; {hint}")

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,6 +18,14 @@ from dubito.runtime import Precision, check_precision
 
 if TYPE_CHECKING:
     from dubito.diagnostics import Diagnostics
+
+
+def check_draws(name: str, value: Any) -> None:
+    """A number of networks asked for."""
+    if not isinstance(value, Integral):
+        raise ValueError(f"{name} must be a whole number, got {value!r}")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, got {value}")
 
 
 class Posterior(ABC):
@@ -58,8 +67,7 @@ class Posterior(ABC):
 
         precision: how a GPU rounds in matrix products; whatever comes out is in the network's own type.
         """
-        if draws < 1:
-            raise ValueError(f"draws must be at least 1, got {draws}")
+        check_draws("draws", draws)
         check_precision(precision)
         functions = self.draw(draws, seed)
         return predictions.predict(functions, self.likelihood, x, batch_size, keep_draws, precision, progress)

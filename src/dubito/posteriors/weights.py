@@ -8,7 +8,7 @@ from torch import Tensor
 from dubito.functions import Functions, WeightFunctions
 from dubito.layout import Layout
 from dubito.net import Net
-from dubito.posteriors.base import Posterior
+from dubito.posteriors.base import Posterior, check_draws
 from dubito.posteriors.storage import Samples
 
 
@@ -28,6 +28,7 @@ class WeightPosterior(Posterior):
 
     def thetas(self, n: int, seed: int = 0) -> Tensor:
         """n whole vectors (n, D): those that `draw` uses; stored ones come once each, all of them when n is larger."""
+        check_draws("n", n)
         samples, index = self.vectors(n, seed)
         return samples.get(index)[0].to(self.net.device)
 
