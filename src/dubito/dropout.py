@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from dubito.rng import Rng
@@ -203,3 +203,9 @@ def _scaled(keep: Tensor, site: Site) -> Tensor:
         shift = -scale * SELU_FLOOR * p
         return torch.stack([keep, torch.full_like(keep, scale), torch.full_like(keep, shift)], dim=-1)
     return keep / (1 - p) if p < 1 else keep
+
+
+def fused_rate(module: nn.Module) -> float:
+    """The rate of the dropout that a module passes to a fused call, 0 where it passes none."""
+    several = not isinstance(module, nn.RNNBase) or module.num_layers > 1
+    return float(getattr(module, "dropout", 0.0)) if several else 0.0

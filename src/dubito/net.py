@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map
 
 from dubito import running, runtime
 from dubito.cost import FlopCounter
-from dubito.dropout import Dropping, Site, locate, make_masks, make_uniforms
+from dubito.dropout import Dropping, Site, fused_rate, locate, make_masks, make_uniforms
 from dubito.inputs import Inputs, arguments, n_rows, plain, rows, signature
 from dubito.layout import Layout, Theta
 from dubito.noisy import Estimator, Noise, Noising, Scheme, Uses, Watching, make_noise, scheme
@@ -264,7 +264,7 @@ class Net:
     def fused_dropout(self, x: Inputs) -> list[str]:
         """Dropout inside fused attention or recurrent calls, which masks cannot reach."""
         named = self.module.named_modules()
-        inside = [n for n, m in named if isinstance(m, nn.MultiheadAttention | nn.RNNBase) and _fused_rate(m) > 0]
+        inside = [n for n, m in named if isinstance(m, nn.MultiheadAttention | nn.RNNBase) and fused_rate(m) > 0]
         return inside + self._trace(x).fused
 
     def masks(
@@ -395,8 +395,3 @@ def _slots(module: nn.Module) -> dict[str, str]:
         for key, p in sub._parameters.items()
         if p is not None
     }
-
-
-def _fused_rate(module: nn.Module) -> float:
-    several = not isinstance(module, nn.RNNBase) or module.num_layers > 1
-    return float(getattr(module, "dropout", 0.0)) if several else 0.0
