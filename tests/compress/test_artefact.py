@@ -1,5 +1,6 @@
 """Small networks on disk: dead units go, the outputs stay, and the file is as small as it says."""
 
+import copy
 import json
 import math
 
@@ -74,6 +75,49 @@ def test_dead_units_go_and_the_outputs_stay(name, tmp_path):
     assert type(again) is nn.Sequential and not again.training
     torch.testing.assert_close(again(x), network(x), rtol=1e-5, atol=1e-6)
     assert torch.equal(again(x), small(x))
+
+
+SERIES = torch.randn(6, 5, 4, generator=G)
+PICTURES = torch.randn(6, 3, 10, 10, generator=G)
+MIXED = {
+    "places after units": (nn.Linear(4, 8), nn.ReLU(), nn.Flatten(), nn.Linear(40, 3)),
+    "a norm of places": (nn.Linear(4, 8), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(8, 3)),
+    "a norm of as many places as units": (nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3)),
+    "a pool over units": (nn.Linear(4, 8), nn.MaxPool1d(2), nn.Linear(4, 3)),
+    "a linear map over places": (nn.Conv1d(5, 4, 3, padding=1), nn.ReLU(), nn.Linear(4, 3)),
+    "a convolution over units": (nn.Linear(4, 5), nn.ReLU(), nn.Conv1d(5, 3, 2)),
+    "a norm after flattening": (
+        nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.BatchNorm1d(256), nn.Linear(256, 3),
+    ),
+    "flattened in part": (nn.Conv2d(3, 4, 3), nn.Flatten(2), nn.Linear(64, 8), nn.BatchNorm1d(4), nn.Linear(8, 3)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_units_stay_where_the_next_layer_does_not_read_them_one_by_one(name):
+    x = PICTURES if isinstance(MIXED[name][0], nn.Conv2d) else SERIES
+    for seed in range(4):
+        network = sparsified(copy.deepcopy(nn.Sequential(*MIXED[name])), 0.5, seed)
+        torch.testing.assert_close(compress.small_network(network, x)(x), network(x), rtol=1e-5, atol=1e-6)
+
+
+def test_units_of_rows_in_series_go():
+    network = sparsified(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), 0.5)
+    small = compress.small_network(network, SERIES)
+    assert len(small[0].weight) < 8
+    torch.testing.assert_close(small(SERIES), network(SERIES), rtol=1e-5, atol=1e-6)
+
+
+def test_a_chain_with_transposed_convolutions_opens_by_itself(tmp_path):
+    network = nn.Sequential(
+        nn.Unflatten(1, (3, 4)), nn.ConvTranspose1d(3, 6, 3, stride=2, output_padding=1), nn.ReLU(),
+        nn.Conv1d(6, 5, 3), nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(5, 2),
+    )  # fmt: skip
+    network = sparsified(network, 0.5)
+    small = compress.small_network(network, X)
+    assert len(small[3].weight) < 5 and small[1].weight.shape == (3, 6, 3)
+    again = dubito.load_network(compress.save_network(small, tmp_path / "net.safetensors"))
+    torch.testing.assert_close(again(X), network(X), rtol=1e-5, atol=1e-6)
 
 
 def test_units_are_removed_by_hand():

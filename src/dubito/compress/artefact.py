@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dubito.compress import chains, sparse
 from dubito.compress.curve import SHARES, check_rows, choose, error, losses, points
@@ -58,10 +58,14 @@ class Compressed:
         return {**kept, "units": list(self.units), "smaller": self.smaller}
 
 
-def small_network(network: nn.Module) -> nn.Module:
-    """A network that computes the same without its dead units, where it is a chain of layers; else the network."""
+def small_network(network: nn.Module, x: Any = None) -> nn.Module:
+    """A network that computes the same without its dead units, where it is a chain of layers; else the network.
+
+    x: inputs like those it will see, of which only the number of axes counts; (rows, numbers) when left out.
+    """
     layers = chains.chain(network)
-    return network if layers is None else nn.Sequential(*chains.without_dead_units(layers)).eval()
+    flat = not isinstance(x, Tensor) or x.dim() == 2
+    return network if layers is None else nn.Sequential(*chains.without_dead_units(layers, flat)).eval()
 
 
 def write(
@@ -84,7 +88,7 @@ def write(
     if cut is None:
         cut = choose(points(held, likelihood, validation, SHARES), tolerance).cut
     masked, dense = folded(held.masked(cut)).cpu(), folded(held.network).cpu()
-    small = small_network(masked)
+    small = small_network(masked, tensors(validation[0]))
     saved = sparse.save_network(small, path)
     errors = [error(losses(net, likelihood, validation), likelihood) for net in (small, dense)]
     seconds = latencies([small, dense], tensors(validation[0]))

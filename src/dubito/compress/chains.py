@@ -16,9 +16,11 @@ from torch import Tensor, fx, nn
 from dubito.nn.nets import AsImage
 
 Weighted = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
+Transposed = nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
 Norm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _CONV = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "padding_mode")
+_TRANSPOSED = (*_CONV, "output_padding")
 _NORM = ("num_features", "eps", "momentum", "affine")
 _MAX = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
 _AVERAGE = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad")
@@ -26,10 +28,13 @@ _AVERAGE = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad"
 LAYERS: dict[type[nn.Module], tuple[str, ...]] = {  # what can be written down, and by which arguments
     nn.Linear: ("in_features", "out_features"),
     **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d), _CONV),
+    **dict.fromkeys((nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), _TRANSPOSED),
     **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d), _NORM),
     **dict.fromkeys((nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d), _MAX),
     **dict.fromkeys((nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d), _AVERAGE),
+    **dict.fromkeys((nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d), ("output_size",)),
     nn.Flatten: ("start_dim", "end_dim"),
+    nn.Unflatten: ("dim", "unflattened_size"),
     nn.Dropout: ("p",),
     nn.Dropout2d: ("p",),
     nn.ReLU: (),
@@ -46,6 +51,8 @@ ELEMENTWISE = (nn.ReLU, nn.LeakyReLU, nn.Tanh, nn.Sigmoid, nn.SiLU, nn.GELU, nn.
 DROPOUTS = (nn.Dropout, nn.Dropout2d)
 MAX_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
 AVERAGE_POOLS = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
+ADAPTIVE_POOLS = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)
+SPATIAL = (*MAX_POOLS, *AVERAGE_POOLS, *ADAPTIVE_POOLS, *NORMS)  # what takes axis 1 for units and the rest for places
 
 
 def _flatten(start_dim: int = 0, end_dim: int = -1) -> nn.Module:
@@ -80,6 +87,9 @@ CALLS: dict[Any, Callable[..., nn.Module]] = {  # what a forward pass may call i
     F.avg_pool1d: nn.AvgPool1d,
     F.avg_pool2d: nn.AvgPool2d,
     F.avg_pool3d: nn.AvgPool3d,
+    F.adaptive_avg_pool1d: nn.AdaptiveAvgPool1d,
+    F.adaptive_avg_pool2d: nn.AdaptiveAvgPool2d,
+    F.adaptive_avg_pool3d: nn.AdaptiveAvgPool3d,
     F.dropout: _dropout,
 }
 
@@ -140,7 +150,7 @@ def build(described: Sequence[Mapping[str, Any]]) -> nn.Sequential:
 
 def _described(layer: nn.Module) -> dict[str, Any]:
     described = {"layer": type(layer).__name__, **{name: getattr(layer, name) for name in LAYERS[type(layer)]}}
-    return {**described, "bias": layer.bias is not None} if isinstance(layer, Weighted) else described
+    return {**described, "bias": layer.bias is not None} if isinstance(layer, Weighted | Transposed) else described
 
 
 def _arguments(described: Mapping[str, Any]) -> dict[str, Any]:
@@ -151,22 +161,51 @@ def _arguments(described: Mapping[str, Any]) -> dict[str, Any]:
 # -- units that do nothing -------------------------------------------------------------------------------------
 
 
-def without_dead_units(layers: Sequence[nn.Module]) -> list[nn.Module]:
-    """The same function with fewer units; the layers given are left alone."""
+def without_dead_units(layers: Sequence[nn.Module], flat: bool = True) -> list[nn.Module]:
+    """The same function with fewer units; the layers given are left alone. flat: whether inputs are (rows, numbers)."""
     held = [_copied(layer) for layer in layers]
-    while any(_remove_dead(held, *pair) for pair in _neighbours(held)):
+    while any(_remove_dead(held, *pair) for pair in _neighbours(held, flat)):
         pass
     return held
 
 
-def _neighbours(layers: Sequence[nn.Module]) -> Iterator[tuple[int, int]]:
+def _neighbours(layers: Sequence[nn.Module], flat: bool) -> Iterator[tuple[int, int]]:
     """Places of layers with weights that follow each other, with nothing in between that mixes units."""
     places = [i for i, layer in enumerate(layers) if isinstance(layer, Weighted)]
     for first, second in itertools.pairwise(places):
         ends = [layers[first], layers[second]]
         apart = all(getattr(end, "groups", 1) == 1 for end in ends)
-        if apart and all(_keeps_apart(layer) for layer in layers[first + 1 : second]):
-            yield first, second
+        between = layers[first + 1 : second]
+        if apart and all(_keeps_apart(layer) for layer in between):
+            if isinstance(layers[first], nn.Linear):
+                straight = _leads_on(*ends, between, _is_flat(layers[:first], flat))
+            else:
+                straight = _channels_lead_on(layers[second], between)
+            if straight:
+                yield first, second
+
+
+def _is_flat(before: Sequence[nn.Module], flat: bool) -> bool:
+    """Whether what these layers hand on is (rows, numbers)."""
+    for layer in before:
+        flattens = isinstance(layer, nn.Flatten) and _keeps_apart(layer)
+        flat = flattens or (flat and not isinstance(layer, nn.Unflatten | AsImage))
+    return flat
+
+
+def _leads_on(before: nn.Module, after: nn.Module, between: Sequence[nn.Module], flat: bool) -> bool:
+    """Whether the next layer reads the units of a linear map, on the last axis, as they are."""
+    if not isinstance(before, nn.Linear) or not isinstance(after, nn.Linear):
+        return False
+    fits = all(isinstance(layer, nn.BatchNorm1d) and flat for layer in between if isinstance(layer, SPATIAL))
+    return fits and after.in_features == before.out_features
+
+
+def _channels_lead_on(after: nn.Module, between: Sequence[nn.Module]) -> bool:
+    """Whether the next layer reads the units of a convolution: on axis 1, or flattened in their order."""
+    kinds = [isinstance(layer, nn.Flatten) for layer in between]
+    flattened = between[kinds.index(True) :] if any(kinds) else []
+    return isinstance(after, nn.Linear) == any(kinds) and not any(isinstance(layer, SPATIAL) for layer in flattened)
 
 
 def _keeps_apart(layer: nn.Module) -> bool:
@@ -175,7 +214,7 @@ def _keeps_apart(layer: nn.Module) -> bool:
         return layer.start_dim == 1 and layer.end_dim == -1
     if isinstance(layer, AVERAGE_POOLS):
         return not _pads(layer) and not layer.ceil_mode
-    return isinstance(layer, (*ELEMENTWISE, *DROPOUTS, *MAX_POOLS, *NORMS))
+    return isinstance(layer, (*ELEMENTWISE, *DROPOUTS, *MAX_POOLS, *ADAPTIVE_POOLS, *NORMS))
 
 
 def _remove_dead(layers: list[nn.Module], first: int, second: int) -> bool:
