@@ -335,7 +335,7 @@ def test_wrong_input_is_one_sentence(posteriors, tmp_path):
     path, rows = tmp_path / "net.safetensors", (X[200:], Y[200:])
     for wrong, options, match in [
         ((X,), {}, r"validation rows are a pair \(x, y\), got tuple"),
-        ((X, Y[:3]), {}, "x has 300 rows and y 3; give a label for each row"),
+        ((X, Y[:3]), {}, "x has 300 rows and y has 3; they must agree"),
         ((X[:, :3], Y), {}, r"does not accept rows of \(3,\) float32"),
         (rows, {"cut": math.nan}, "cut is nan"),
         (rows, {"tolerance": -1.0}, "tolerance is -1.0 standard errors; it must be 0 or more"),

@@ -173,14 +173,13 @@ def _neighbours(layers: Sequence[nn.Module], flat: bool) -> Iterator[tuple[int, 
     """Places of layers with weights that follow each other, with nothing in between that mixes units."""
     places = [i for i, layer in enumerate(layers) if isinstance(layer, Weighted)]
     for first, second in itertools.pairwise(places):
-        ends = [layers[first], layers[second]]
-        apart = all(getattr(end, "groups", 1) == 1 for end in ends)
-        between = layers[first + 1 : second]
+        before, after, between = layers[first], layers[second], layers[first + 1 : second]
+        apart = all(getattr(end, "groups", 1) == 1 for end in (before, after))
         if apart and all(_keeps_apart(layer) for layer in between):
-            if isinstance(layers[first], nn.Linear):
-                straight = _leads_on(*ends, between, _is_flat(layers[:first], flat))
+            if isinstance(before, nn.Linear):
+                straight = _leads_on(before, after, between, _is_flat(layers[:first], flat))
             else:
-                straight = _channels_lead_on(layers[second], between)
+                straight = _channels_lead_on(after, between)
             if straight:
                 yield first, second
 
@@ -193,12 +192,10 @@ def _is_flat(before: Sequence[nn.Module], flat: bool) -> bool:
     return flat
 
 
-def _leads_on(before: nn.Module, after: nn.Module, between: Sequence[nn.Module], flat: bool) -> bool:
+def _leads_on(before: nn.Linear, after: nn.Module, between: Sequence[nn.Module], flat: bool) -> bool:
     """Whether the next layer reads the units of a linear map, on the last axis, as they are."""
-    if not isinstance(before, nn.Linear) or not isinstance(after, nn.Linear):
-        return False
     fits = all(isinstance(layer, nn.BatchNorm1d) and flat for layer in between if isinstance(layer, SPATIAL))
-    return fits and after.in_features == before.out_features
+    return fits and isinstance(after, nn.Linear) and after.in_features == before.out_features
 
 
 def _channels_lead_on(after: nn.Module, between: Sequence[nn.Module]) -> bool:

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from dubito import plots
 from dubito.compress.scores import By, Scored, counts, scored
-from dubito.functions import widest
+from dubito.held import check_held
 from dubito.inputs import Inputs, arguments, move, n_rows, rows, tensors
 from dubito.likelihoods import Likelihood
 from dubito.plots import Series
-from dubito.posteriors.base import Posterior
+from dubito.posteriors.base import Posterior, check_posterior
 from dubito.results import Cell, Figure, Result, Table, environment
 
 SHARES = (0.0, 0.5, 0.75, 0.9, 0.95, 0.97, 0.98, 0.985, 0.99, 0.995)
@@ -64,16 +64,13 @@ def points(
 
 
 def check_rows(posterior: Posterior, data: Any) -> None:
-    """Refuse what is not (x, y) with as many rows of each, in the network's shapes."""
+    """Refuse what is not (x, y) with as many rows of each, finite and in the network's shapes."""
+    check_posterior(posterior)
     if not isinstance(data, Sequence) or len(data) != 2:
         raise ValueError(
             f"validation rows are a pair (x, y), got {type(data).__name__}; the cut is chosen by their error"
         )
-    x, y = tensors(data[0]), tensors(data[1])
-    if n_rows(x) != len(y):
-        raise ValueError(f"x has {n_rows(x)} rows and y {len(y)}; give a label for each row")
-    net = posterior.net
-    widest(net, move(rows(x, slice(0, 1)), net.device, net.dtype))
+    check_held(posterior.net, posterior.likelihood, *data)
 
 
 def choose(curve: Sequence[Point], tolerance: float = 1.0) -> Point:
@@ -100,6 +97,8 @@ def curve(
     """The mean network's error on (x, y) as weights go, for several posteriors, and the cut each would be given."""
     if not posteriors:
         raise ValueError("there is no posterior to draw a curve of; give {name: posterior}")
+    if not shares:
+        raise ValueError("shares is empty; give at least one share of the weights to remove, such as 0.95")
     for posterior in posteriors.values():
         check_rows(posterior, validation)
     kinds = {p.likelihood.kind for p in posteriors.values()}

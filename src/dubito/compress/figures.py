@@ -22,6 +22,7 @@ Floats = NDArray[np.float64]
 
 def log_alphas(posterior: SparsePosterior, name: str = "log-alpha") -> Figure:
     """How log alpha is spread in each layer, of the first network; weights right of the threshold are zero."""
+    _check(posterior)
     size = posterior.net.layout.size
     values = posterior.net.layout.split(posterior.log_alpha()[0, :size].double().cpu())
     edges = np.linspace(-REACH, REACH, BINS + 1)
@@ -38,6 +39,8 @@ def log_alphas(posterior: SparsePosterior, name: str = "log-alpha") -> Figure:
 
 def sparsity_over_epochs(records: Sequence[Mapping[str, float]], per_epoch: int, name: str = "sparsity") -> Figure:
     """The share of zeros in each layer over a run, from the records that `fit(callback=...)` was given."""
+    if per_epoch < 1:
+        raise ValueError(f"per_epoch is {per_epoch}; give the updates of an epoch, rows // batch size, at least 1")
     noted = [record for record in records if any(key.startswith(PREFIX) for key in record)]
     if not noted:
         raise ValueError("the records tell no sparsity; collect those of a SparseVD fit with callback=records.append")
@@ -76,7 +79,14 @@ def filters(network: nn.Module, name: str = "filters") -> Figure | None:
     return plots.images(name, title, (kernels / top + 1) / 2, captions, caption="Grey is 0.")
 
 
+def _check(posterior: object) -> None:
+    if not isinstance(posterior, SparsePosterior):
+        raise ValueError(f"{type(posterior).__name__} has no log alpha of each weight; give a posterior of SparseVD")
+
+
 def _magnitudes(network: nn.Module, layer: str) -> Floats:
+    if layer not in dict(network.named_parameters()):
+        raise ValueError(f"{type(network).__name__} has no weight {layer!r}; give networks of one architecture")
     weight = network.get_parameter(layer).detach().double().abs().cpu()
     found: Floats = weight.reshape(len(weight), -1).numpy()
     return found
@@ -84,6 +94,7 @@ def _magnitudes(network: nn.Module, layer: str) -> Floats:
 
 def standard(posterior: SparsePosterior, plain: nn.Module, records: Sequence[Any], per_epoch: int) -> list[Figure]:
     """All of them for one fit, with the largest matrix that is drawn whole beside that of a plain fit."""
+    _check(posterior)
     sparse = posterior.mean_network()
     caption = "Before: a plain fit. After: what Sparse VD left."
     drawn = matrices(plain, sparse, _shown(sparse, list(posterior.sparsity())), caption=caption)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from dubito.compress import chains
 from dubito.nn import build
 from dubito.nn.registry import recipe
-from dubito.posteriors.files import write_atomically
+from dubito.posteriors.files import make_folder, write_atomically
 from dubito.posteriors.storage import Damaged
 
 FORMAT = 1
@@ -40,7 +40,9 @@ def save_network(network: nn.Module, path: str | Path) -> Path:
     made = _recipe(network, layers)
     for name, value in _state(nn.Sequential(*layers) if made["kind"] == "chain" and layers else network).items():
         tensors |= _packed(name, value.detach().cpu())
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; give the path of a file in it, such as small.safetensors")
+    make_folder(path.parent)
     write_atomically(path, save(tensors, {MARK: json.dumps({"format": FORMAT, **made})}))
     return path
 

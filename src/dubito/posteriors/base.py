@@ -28,6 +28,13 @@ def check_draws(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be at least 1, got {value}")
 
 
+def check_posterior(found: object, name: str = "posterior") -> None:
+    """Refuse a module, or whatever else was given in place of a posterior."""
+    if not isinstance(found, Posterior):
+        kind = type(found).__name__
+        raise ValueError(f"{name} is of type {kind}, not a posterior; give what dubito.fit or dubito.load returns")
+
+
 class Posterior(ABC):
     """A distribution over networks; `about` holds how it was made, for its file and for people."""
 

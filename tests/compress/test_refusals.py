@@ -1,0 +1,66 @@
+"""What cannot be compressed or drawn is refused in one sentence that names the cure."""
+
+import pytest
+import torch
+from torch import nn
+
+import dubito
+from dubito import compress
+from dubito.compress import figures
+
+X = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
+Y = (X[:, 0] > 0).long()
+NOT_FINITE = torch.cat([X[:3], X.new_full((17, 4), torch.nan)])
+
+
+@pytest.fixture(scope="module")
+def posterior() -> dubito.Posterior:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
+    return dubito.fit(net, (X, Y), dubito.SparseVD(), steps=3, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("validation", "sentence"),
+    [
+        ((X[:0], Y[:0]), "the data are empty; give at least one row"),
+        ((NOT_FINITE, Y), "x holds NaN or infinity, first in row 3"),
+        ((X, Y + 10), "y holds the label 10, outside 0 to 1"),
+        ((X, Y + 0.5), "wants integer labels"),
+        ((X, Y[:4]), "x has 20 rows and y has 4"),
+        ((X[:, :2], Y), "does not accept rows of"),
+    ],
+)
+def test_validation_rows_that_choose_nothing_are_refused(posterior, tmp_path, validation, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        compress.write(posterior, tmp_path / "small.safetensors", validation)
+    with pytest.raises(ValueError, match=sentence):
+        compress.curve({"a": posterior}, validation)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_module_is_no_posterior(posterior, tmp_path):
+    with pytest.raises(ValueError, match=r"of type Linear, not a posterior; give what dubito\.fit"):
+        compress.write(nn.Linear(4, 2), tmp_path / "small.safetensors", (X, Y))
+    with pytest.raises(ValueError, match="shares is empty; give at least one"):
+        compress.curve({"a": posterior}, (X, Y), shares=())
+
+
+def test_places_that_hold_no_file_are_refused(posterior, tmp_path):
+    with pytest.raises(IsADirectoryError, match="is a folder; give the path of a file in it"):
+        compress.write(posterior, tmp_path, (X, Y))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match=r"cannot write to .*file .*; choose a folder you may write to"):
+        compress.write(posterior, tmp_path / "file" / "small.safetensors", (X, Y))
+
+
+def test_figures_of_another_posterior_or_network_are_refused(posterior):
+    plain = dubito.fit(posterior.mean_network(), (X, Y), dubito.MAP(), steps=2, progress=False)
+    with pytest.raises(ValueError, match="no log alpha of each weight; give a posterior of SparseVD"):
+        figures.log_alphas(plain)
+    with pytest.raises(ValueError, match="no log alpha of each weight; give a posterior of SparseVD"):
+        figures.standard(plain, plain.mean_network(), [], per_epoch=1)
+    with pytest.raises(ValueError, match="per_epoch is 0; give the updates of an epoch"):
+        figures.sparsity_over_epochs([{"step": 1, "sparsity/0.weight": 0.5}], per_epoch=0)
+    with pytest.raises(ValueError, match=r"Linear has no weight '0.weight'; give networks of one architecture"):
+        figures.matrices(nn.Linear(4, 2), posterior.mean_network(), "0.weight")
