@@ -126,10 +126,7 @@ def intervals(
 
     {score: {measure: (low, high)}}.
     """
-    if not 0.0 < level < 1.0:
-        raise ValueError(f"level={level} is no confidence level; give one between 0 and 1, such as 0.95.")
-    if rounds < 2:
-        raise ValueError(f"rounds={rounds} bootstrap samples have no spread; give 1000 or so.")
+    check_intervals(rounds, level)
     found: dict[str, dict[str, list[Tensor]]] = {name: {m: [] for m in MEASURES} for name in ranked}
     for weight in _resamples(next(iter(ranked.values())), rounds, seed):
         for name, one in ranked.items():
@@ -140,6 +137,14 @@ def intervals(
     return {
         n: {m: _interval(torch.cat(parts).cpu().double(), ends) for m, parts in by.items()} for n, by in found.items()
     }
+
+
+def check_intervals(rounds: int, level: float) -> None:
+    """Refuse too few bootstrap samples, and a level that is none."""
+    if not 0.0 < level < 1.0:
+        raise ValueError(f"level={level} is no confidence level; give one between 0 and 1, such as 0.95.")
+    if rounds < 2:
+        raise ValueError(f"rounds={rounds} bootstrap samples have no spread; give 1000 or so.")
 
 
 def _resamples(ranked: Ranked, rounds: int, seed: int) -> Iterator[Tensor]:

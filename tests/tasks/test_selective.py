@@ -71,7 +71,11 @@ def test_figures_are_drawn(pair, tmp_path):
     ("task", "data", "says"),
     [
         ({"target_error": 1.0}, {}, "target_error=1.0"),
-        ({"counts": (9,)}, {"test": (torch.zeros(3, 2), torch.zeros(3).long())}, "more or fewer than the 3"),
+        (
+            {"counts": (9,)},
+            {"test": (torch.zeros(3, 2), torch.zeros(3).long())},
+            "more than the 3 inputs",
+        ),
         ({}, {"test": torch.zeros(3, 2)}, "no labels"),
         ({}, {"test": torch.zeros(3, 2), "valid": torch.zeros(3, 2)}, "did you mean 'validation'"),
     ],

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dubito.config import suggestion
-from dubito.detection import Ranked, intervals, measured
+from dubito.detection import Ranked, check_intervals, intervals, measured
 from dubito.inputs import n_rows, rows, tensors
-from dubito.posteriors.base import Posterior
+from dubito.methods.base import check_count
+from dubito.posteriors.base import Posterior, check_posterior
 from dubito.prediction import Prediction, Undefined
 from dubito.results import Result
 
@@ -101,6 +102,7 @@ def check_posteriors(posteriors: Posteriors) -> None:
     if not posteriors:
         raise ValueError("there is no posterior to look at; give at least one, as {name: posterior}")
     for name, posterior in posteriors.items():
+        check_posterior(posterior, repr(name))
         if posterior.likelihood.kind != "classification":
             kind = type(posterior.likelihood).__name__
             raise ValueError(f"{name!r} has no classes to doubt under {kind}; give posteriors of classifiers")
@@ -108,11 +110,21 @@ def check_posteriors(posteriors: Posteriors) -> None:
 
 def check_scores(scores: Sequence[str]) -> None:
     """Refuse unknown doubts, and none at all."""
+    if isinstance(scores, str):
+        raise ValueError(f"scores={scores!r} is one name, not several; give a tuple, ({scores!r},)")
     if not scores:
         raise ValueError(f"there is no score to look at; choose some of {', '.join(SCORES)}")
     for score in scores:
         if score not in SCORES:
             raise ValueError(f"there is no score {score!r}; {suggestion(score, SCORES)}")
+
+
+def check_numbers(task: object, draws: int, shown: int = 0, bootstrap: int = 0, level: float = 0.95) -> None:
+    """Refuse numbers of draws, images and bootstrap samples that cannot be, before anything is predicted."""
+    check_count(task, "draws", draws, 1)
+    check_count(task, "shown", shown, 0)
+    check_count(task, "bootstrap", bootstrap, 0)
+    check_intervals(bootstrap or 2, level)
 
 
 def doubt(prediction: Prediction, score: str) -> Tensor:
@@ -168,7 +180,15 @@ def detected(
 
 def wrong(prediction: Prediction, y: Tensor) -> Tensor:
     """(N,): whether the most probable class is not the label."""
-    return prediction.probs.argmax(-1) != y.to(prediction.probs.device)
+    probs = prediction.probs
+    if tuple(y.shape) not in (tuple(probs.shape[:-1]), (*probs.shape[:-1], 1)):
+        raise ValueError(f"labels have shape {tuple(y.shape)} for {len(probs)} inputs; give one whole number for each")
+    labels, classes = y.to(probs.device).reshape(probs.shape[:-1]), probs.shape[-1]
+    odd = labels[(labels < 0) | (labels >= classes) | (labels != labels.long())]
+    if len(odd):
+        found = f"{odd[0].item():g}"
+        raise ValueError(f"there is a label {found} for {classes} classes; number them from 0 to {classes - 1}")
+    return probs.argmax(-1) != labels
 
 
 def reasons(why_not: Mapping[str, Mapping[str, str]]) -> str:

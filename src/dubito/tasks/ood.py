@@ -28,6 +28,7 @@ from dubito.tasks.base import (
     Labelled,
     Measured,
     Posteriors,
+    check_numbers,
     check_posteriors,
     check_scores,
     detected,
@@ -66,6 +67,7 @@ class OOD:
 
     def __post_init__(self) -> None:
         check_scores(self.scores)
+        check_numbers(self, self.draws, self.shown, self.bootstrap, self.level)
         if not self.scales or any(not np.isfinite(factor) for factor in self.scales):
             raise ValueError(f"scales={self.scales} must hold at least one number; 1 leaves inputs as they are")
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dubito import metrics, plots
+from dubito.methods.base import check_count
 from dubito.posteriors.base import Posterior
 from dubito.results import Cell, Figure, Result, Table, environment
 from dubito.tasks.base import (
@@ -22,6 +23,7 @@ from dubito.tasks.base import (
     Labelled,
     Posteriors,
     check_names,
+    check_numbers,
     check_posteriors,
     check_scores,
     doubts,
@@ -60,6 +62,9 @@ class Selective:
 
     def __post_init__(self) -> None:
         check_scores(self.scores)
+        check_numbers(self, self.draws)
+        for count in self.counts:
+            check_count(self, "counts", count, 1)
         if not 0 <= self.target_error < 1:
             raise ValueError(f"target_error={self.target_error} is no error rate; give one from 0 to below 1")
 
@@ -112,8 +117,8 @@ class Selective:
 
     def _counts(self, n: int) -> tuple[int, ...]:
         counts = self.counts or tuple(sorted({max(1, round(n * k / 10)) for k in range(1, 11)}))
-        if not 1 <= min(counts) <= max(counts) <= n:
-            raise ValueError(f"counts={counts} ask for more or fewer than the {n} inputs there are")
+        if max(counts) > n:
+            raise ValueError(f"counts={counts} ask for more than the {n} inputs there are; give numbers up to {n}")
         return counts
 
     # -- out ---------------------------------------------------------------------------------------------------

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from dubito.inputs import check_finite, tensors
-from dubito.posteriors.base import Posterior
+from dubito.methods.base import check_count
+from dubito.posteriors.base import Posterior, check_posterior
 from dubito.rng import generator
 from dubito.tasks.attack.victim import Victim
 
@@ -41,8 +42,7 @@ class Attack(ABC):
             raise ValueError(f"{type(self).__name__} needs a ball to stay in; give epsilon, in units of [0, 1] pixels")
         if self.epsilon is not None and not self.epsilon >= 0:
             raise ValueError(f"epsilon={self.epsilon} must be 0 or more, in units of [0, 1] pixels")
-        if self.draws < 1:
-            raise ValueError(f"draws must be at least 1, got {self.draws}")
+        check_count(self, "draws", self.draws, 1)
 
     @abstractmethod
     def moves(self, victim: Victim, x: Tensor, y: Tensor, bounds: Bounds) -> Iterator[Tensor]:
@@ -50,6 +50,7 @@ class Attack(ABC):
 
     def path(self, posterior: Posterior, x: Any, y: Any = None, *, bounds: Bounds = (0.0, 1.0)) -> Iterator[Tensor]:
         """The inputs after each step; without labels, away from what the attacked networks predict."""
+        check_posterior(posterior)
         given = _checked(tensors(x), bounds)
         victim = Victim(posterior, self.draws, self.fresh, self.seed)
         start = victim.prepared(given)
@@ -110,6 +111,7 @@ class TargetedFGSM(Attack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_count(self, "target", self.target, 0)
         _check_steps(self.steps, self.step_size)
 
     def moves(self, victim: Victim, x: Tensor, y: Tensor, bounds: Bounds) -> Iterator[Tensor]:

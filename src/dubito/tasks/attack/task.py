@@ -25,6 +25,7 @@ from dubito.tasks.base import (
     Labelled,
     Posteriors,
     check_names,
+    check_numbers,
     check_posteriors,
     check_scores,
     detected,
@@ -82,7 +83,10 @@ class Robustness:
     progress: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.attack, Attack):
+            raise ValueError(f"attack={self.attack!r} is no attack; give one with its settings, FGSM(epsilon=0.1)")
         check_scores(self.scores)
+        check_numbers(self, self.draws, self.shown, self.bootstrap, self.level)
 
     def run(self, posteriors: Posteriors, data: Mapping[str, Data]) -> Result:
         """Every posterior as attacked and as judge."""
@@ -242,6 +246,9 @@ class Trajectory:
     progress: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.attack, TargetedFGSM):
+            raise ValueError(f"attack={self.attack!r} goes to no class; give one that does, TargetedFGSM(target=0)")
+        check_numbers(self, self.draws, self.shown)
         if self.every < 1:
             raise ValueError(f"every={self.every} must be at least 1: so many steps lie between two judgements")
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dubito.functions import Functions, plan_chunks
+from dubito.functions import Functions, plan_chunks, widest
 from dubito.inputs import move
 from dubito.posteriors.base import Posterior
 from dubito.rng import derive
@@ -31,7 +31,8 @@ class Victim:
         return self.posterior.draw(self.draws, derive(self.seed, "attack", step if self.fresh else 0))
 
     def check(self, x: Tensor, y: Tensor) -> None:
-        """Refuse labels that do not fit the inputs or the classes."""
+        """Refuse inputs that do not fit the networks, and labels that do not fit the inputs or the classes."""
+        widest(self.posterior.net, x[:1])
         with torch.no_grad():
             outputs = next(self.functions(0).chunks(1))(x[:1])[0]
         self.posterior.likelihood.resolve(outputs.expand(len(x), *outputs.shape[1:]), y.to(outputs.device))

@@ -1,0 +1,80 @@
+"""Settings, posteriors and labels that no task can use are refused in one sentence, before anything is predicted."""
+
+import pytest
+import torch
+from torch import nn
+
+import dubito
+from dubito.tasks import FGSM, OOD, Robustness, Selective, TargetedFGSM, Trajectory
+
+X = torch.rand(12, 4, generator=torch.Generator().manual_seed(0))
+Y = torch.arange(12) % 3
+
+
+@pytest.fixture(scope="module")
+def posteriors() -> dict[str, dubito.Posterior]:
+    torch.manual_seed(0)
+    return {"MAP": dubito.fit(nn.Linear(4, 3), (X, Y), dubito.MAP(), steps=2, progress=False)}
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "sentence"),
+    [
+        (OOD, {"draws": 0}, "OOD: draws must be at least 1, got 0"),
+        (OOD, {"draws": 2.5}, "OOD: draws must be a whole number, got 2.5"),
+        (OOD, {"shown": -1}, "OOD: shown must be at least 0, got -1"),
+        (OOD, {"bootstrap": -1}, "OOD: bootstrap must be at least 0, got -1"),
+        (OOD, {"bootstrap": 1}, "rounds=1 bootstrap samples have no spread"),
+        (OOD, {"level": 2.0}, "level=2.0 is no confidence level"),
+        (OOD, {"scores": "bald"}, r"scores='bald' is one name, not several; give a tuple, \('bald',\)"),
+        (Selective, {"draws": 0}, "Selective: draws must be at least 1, got 0"),
+        (Selective, {"counts": (2.5,)}, "Selective: counts must be a whole number, got 2.5"),
+        (Selective, {"counts": (0,)}, "Selective: counts must be at least 1, got 0"),
+        (Robustness, {"draws": 0}, "Robustness: draws must be at least 1, got 0"),
+        (Robustness, {"level": 0.0}, "level=0.0 is no confidence level"),
+        (Robustness, {"attack": FGSM}, r"is no attack; give one with its settings, FGSM\(epsilon=0.1\)"),
+        (Trajectory, {"attack": FGSM()}, r"goes to no class; give one that does, TargetedFGSM\(target=0\)"),
+        (Trajectory, {"shown": -1}, "Trajectory: shown must be at least 0, got -1"),
+        (TargetedFGSM, {"target": -100}, "TargetedFGSM: target must be at least 0, got -100"),
+        (FGSM, {"draws": 1.5}, "FGSM: draws must be a whole number, got 1.5"),
+    ],
+)
+def test_settings_that_cannot_be(task, settings, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        task(**settings)
+
+
+@pytest.mark.parametrize("task", [OOD(), Selective(), Robustness(), Trajectory()])
+def test_a_module_is_no_posterior(task):
+    with pytest.raises(ValueError, match=r"'net' is of type Linear, not a posterior; give what dubito\.fit"):
+        task.run({"net": nn.Linear(4, 3)}, {"inside": X, "outside": X, "test": (X, Y)})
+
+
+def test_attacks_refuse_a_module_and_inputs_of_another_shape(posteriors):
+    with pytest.raises(ValueError, match="is of type Linear, not a posterior"):
+        FGSM().perturb(nn.Linear(4, 3), X, Y)
+    with pytest.raises(ValueError, match="the network does not accept rows of"):
+        FGSM().perturb(posteriors["MAP"], X[:, :2], Y)
+
+
+@pytest.mark.parametrize(
+    ("labels", "sentence"),
+    [
+        (Y + 30, "there is a label 30 for 3 classes; number them from 0 to 2"),
+        (Y - 100, "there is a label -100 for 3 classes"),
+        (Y + 0.5, "there is a label 0.5 for 3 classes"),
+        (torch.stack([Y, Y], 1), r"labels have shape \(12, 2\) for 12 inputs; give one whole number for each"),
+    ],
+)
+def test_labels_that_are_none(posteriors, labels, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        Selective(draws=1).run(posteriors, {"test": (X, labels)})
+    with pytest.raises(ValueError, match=sentence):
+        OOD(draws=1).run(posteriors, {"inside": (X, labels), "outside": X})
+
+
+def test_labels_in_a_column_are_labels(posteriors):
+    task = Selective(draws=1)
+    rows, column = (task.run(posteriors, {"test": (X, y)}).numbers["error"] for y in (Y, Y[:, None]))
+    assert rows == column
+    assert OOD(draws=1, bootstrap=0, shown=0).run(posteriors, {"inside": (X, Y[:, None]), "outside": X})
