@@ -311,8 +311,8 @@ def test_rows_that_are_no_images_are_written_as_numbers(tmp_path):
     ("settings", "data", "says"),
     [
         ({"acquisition": "balt"}, DATA, "did you mean 'bald'"),
-        ({"batch": 0}, DATA, "batch=0"),
-        ({"draws": 0}, DATA, "draws=0 must be at least 1"),
+        ({"batch": 0}, DATA, "batch must be at least 1, got 0"),
+        ({"draws": 0}, DATA, "draws must be at least 1, got 0"),
         ({"pool_subset": 5}, DATA, "holds no batch of 10"),
         ({"sharpness": 0.0}, DATA, "sharpness=0.0 must be positive"),
         ({}, {"poll": rows()}, "did you mean 'pool'"),

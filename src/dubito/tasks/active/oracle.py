@@ -32,6 +32,9 @@ class Known:
         self.y = y
 
     def __call__(self, index: Sequence[int], x: Tensor, number: int) -> list[int]:
+        if max(index) >= len(self.y):
+            known = f"row {max(index)} was asked for and {len(self.y)} labels are known"
+            raise ValueError(f"{known}; give one for each row")
         return [int(self.y[i]) for i in index]
 
 
@@ -43,10 +46,17 @@ class Person:
 
     def __init__(self, folder: str | Path, classes: int | Sequence[str]) -> None:
         self.folder = Path(folder)
-        count = classes if isinstance(classes, int) else len(classes)
+        names = [str(i) for i in range(classes)] if isinstance(classes, int) else [str(name) for name in classes]
+        count = len(names)
+        if len(set(names)) != count:
+            raise ValueError(f"classes={names} names one class twice; give each a name of its own")
+        if count < 2:
+            raise ValueError(f"classes={classes!r} leave nothing to tell apart; give their number or names, 2 or more")
+        self.words = {name: i for i, name in enumerate(names)}
         numbers = {str(i): i for i in range(count)}
-        self.words = numbers if isinstance(classes, int) else {**{w: i for i, w in enumerate(classes)}, **numbers}
-        self.hint = f"0 to {count - 1}" if isinstance(classes, int) else f"one of {', '.join(classes)}"
+        if not numbers.keys() & self.words.keys():  # names that are numbers mean themselves
+            self.words |= numbers
+        self.hint = f"0 to {count - 1}" if isinstance(classes, int) else f"one of {', '.join(names)}"
 
     def __call__(self, index: Sequence[int], x: Tensor, number: int) -> list[int]:
         table = self.folder / f"to-label-{number:03d}.csv"
@@ -79,20 +89,29 @@ class Person:
     def _read(self, table: Path, index: Sequence[int]) -> dict[int, int]:
         """The labels that are there, by row; a word that is no label is named with its line."""
         found: dict[int, int] = {}
-        with table.open(newline="", encoding="utf-8-sig") as file:
-            delimiter = ";" if ";" in file.readline() else ","  # as spreadsheets write it in many countries
-            file.seek(0)
-            for line, record in enumerate(csv.DictReader(file, delimiter=delimiter), start=2):
-                row, word = (record.get("row") or "").strip(), (record.get("label") or "").strip()
-                if not row.isdigit() or int(row) not in index:
-                    raise ValueError(
-                        f"line {line} of {table} is about row {row!r}, which was not asked for; restore it"
-                    )
-                if word and word not in self.words:
-                    raise ValueError(f"line {line} of {table} has the label {word!r}; write {self.hint}")
-                if word:
-                    found[int(row)] = self.words[word]
+        for line, record in enumerate(_records(table), start=2):
+            row, word = (record.get("row") or "").strip(), (record.get("label") or "").strip()
+            if not row.isdigit() or int(row) not in index:
+                raise ValueError(f"line {line} of {table} is about row {row!r}, which was not asked for; restore it")
+            if word and word not in self.words:
+                raise ValueError(f"line {line} of {table} has the label {word!r}; write {self.hint}")
+            if word and found.setdefault(int(row), self.words[word]) != self.words[word]:
+                raise ValueError(f"line {line} of {table} labels row {row} otherwise than before; keep one of both")
         return found
+
+
+def _records(table: Path) -> list[dict[str, str]]:
+    """The lines of a table that a person has saved, with whatever program."""
+    try:
+        text = table.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{table} is no UTF-8 text ({error.reason}); save it as CSV in UTF-8") from error
+    delimiter = ";" if ";" in text.partition("\n")[0] else ","  # as spreadsheets write it in many countries
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)
+    missing = [name for name in ("row", "label") if name not in (reader.fieldnames or ())]
+    if missing:
+        raise ValueError(f"{table} has no column {missing[0]!r} in its first line; restore the line row,label,...")
+    return list(reader)
 
 
 def _write(image: "np.ndarray[tuple[int, ...], np.dtype[np.float64]]", path: Path) -> str:

@@ -13,12 +13,16 @@ from pathlib import Path
 from typing import Any, get_args
 
 import torch
+from torch import Tensor
 
 from dubito import metrics, plots
 from dubito.config import suggestion
-from dubito.posteriors.base import Posterior
+from dubito.inputs import check_finite
+from dubito.methods.base import check_count
+from dubito.posteriors.base import Posterior, check_posterior
 from dubito.results import Figure, Result, Table, environment
 from dubito.rng import derive, generator
+from dubito.sources import check_rows
 from dubito.tasks.active.acquire import Acquisition, acquire
 from dubito.tasks.active.journal import Block, Journal
 from dubito.tasks.active.oracle import Known, Oracle
@@ -56,8 +60,7 @@ class Active:
             known = get_args(Acquisition)
             raise ValueError(f"there is no acquisition {self.acquisition!r}; {suggestion(self.acquisition, known)}")
         for name, least in (("batch", 1), ("start", 1), ("rounds", 0), ("draws", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least {least}")
+            check_count(self, name, getattr(self, name), least)
         if self.pool_subset is not None and self.pool_subset < self.batch:
             raise ValueError(f"pool_subset={self.pool_subset} holds no batch of {self.batch}; give more rows")
         if self.sharpness is not None and not self.sharpness > 0:
@@ -80,7 +83,12 @@ class Active:
         """
         check_names(data, ("pool", "test"))
         pool = named(data, "pool")
+        if not isinstance(pool.x, Tensor):
+            raise ValueError("the pool's inputs are several tensors, and rows are chosen from one; join them in one")
+        check_finite(pool.x, "the pool")
         test = named(data, "test") if "test" in data else None
+        if test is not None:
+            check_rows(test.x, test.labels)
         if oracle is None and pool.y is None:
             raise ValueError("nobody knows the labels of the pool; give (x, y), or oracle=Person(folder, classes)")
         if self.start + self.rounds * self.batch > pool.size:
@@ -131,7 +139,9 @@ class Active:
         """A posterior from all labels up to a round, from scratch."""
         rows = [i for block in journal.blocks[: number + 1] for i in block.chosen]
         y = torch.tensor([label for block in journal.blocks[: number + 1] for label in block.labels or ()])
-        return refit((pool.x[rows], y.to(pool.x.device)), None, derive(self.seed, "fit", number) % (1 << 31))
+        made = refit((pool.x[rows], y.to(pool.x.device)), None, derive(self.seed, "fit", number) % (1 << 31))
+        check_posterior(made, "what refit returned")
+        return made
 
     def _scored(self, posterior: Posterior, test: Labelled | None) -> dict[str, float]:
         if test is None:
