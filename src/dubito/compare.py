@@ -13,7 +13,7 @@ from torch import Tensor
 from dubito import metrics, plots
 from dubito.inputs import n_rows, rows, tensors
 from dubito.plots import Series
-from dubito.posteriors.base import Posterior
+from dubito.posteriors.base import Posterior, check_posterior
 from dubito.posteriors.storage import Samples
 from dubito.posteriors.weights import WeightPosterior
 from dubito.prediction import Prediction, Undefined
@@ -53,6 +53,8 @@ def compare(
     networks averaged; seconds are those of drawing them and of predicting `timed_rows` rows with them.
     """
     _check(posteriors, data)
+    if timed_rows < 1:
+        raise ValueError(f"timed_rows is {timed_rows}; give the rows whose prediction is timed, at least 1")
     x, y = tensors(data[0]), tensors(data[1])
     beyond = None if outside is None else tensors(outside)
     teacher = next(iter(posteriors.values())).predict(x, draws=draws, seed=seed)
@@ -78,6 +80,8 @@ def _check(posteriors: Mapping[str, Posterior], data: Any) -> None:
         raise ValueError("there is nothing to compare; give at least one posterior, as {name: posterior}")
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise ValueError("posteriors are scored on inputs and what they should give; pass data as (x, y)")
+    for name, posterior in posteriors.items():
+        check_posterior(posterior, repr(name))
     (first, teacher), *others = posteriors.items()
     for name, posterior in others:
         if posterior.likelihood.kind != teacher.likelihood.kind:

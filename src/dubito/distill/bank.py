@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dubito.posteriors.base import Posterior
+from dubito.posteriors.base import Posterior, check_posterior
 from dubito.posteriors.samples import SamplesPosterior, moments
 from dubito.posteriors.storage import Samples
 from dubito.posteriors.weights import WeightPosterior
@@ -66,6 +66,7 @@ class Bank:
 
 def teacher(posterior: Posterior, seed: int) -> Samples:
     """The weight vectors to learn from: stored ones, or many draws of a posterior that makes them."""
+    check_posterior(posterior)
     if not isinstance(posterior, WeightPosterior):
         raise Undefined(
             f"{type(posterior).__name__} is no distribution over weights that could be distilled into another; "

@@ -15,7 +15,7 @@ from dubito.distill.work import Distillation, Held, Order, chosen, describe, exp
 from dubito.inputs import Inputs, move, n_rows, rows, tensors
 from dubito.layout import Layout
 from dubito.loop import Record
-from dubito.posteriors.base import Posterior
+from dubito.posteriors.base import Posterior, check_posterior
 from dubito.posteriors.samples import SamplesPosterior
 from dubito.posteriors.storage import MemorySamples, StoredSamples
 from dubito.posteriors.student import StudentPosterior
@@ -97,6 +97,7 @@ def dark_knowledge(
     scored every `check_every` steps. folder: where the run is kept; the same call resumes it.
     """
     settings = chosen(distiller, DarkKnowledge)
+    check_posterior(posterior)
     teacher = _near(posterior.to(pick_device(device)))
     lesson = Lesson(settings, teacher.net, teacher.likelihood)
     inputs = tensors(x)

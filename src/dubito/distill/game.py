@@ -68,6 +68,9 @@ class Adversarial:
         schedules.parse(self.schedule)
         check_positive(self, "penalty", self.penalty)
         check_positive(self, "clip", self.clip)
+        for name, widths in (("widths", self.widths), ("critic_widths", self.critic_widths)):
+            if not isinstance(widths, tuple | list | None):
+                raise ValueError(f"Adversarial: {name} is {widths!r}; give the width of each layer, such as (100, 100)")
         if not self.widths or min((*self.widths, *(self.critic_widths or (1,)))) < 1 or self.critic_widths == ():
             raise ValueError(f"Adversarial: widths must be positive, got {self.widths} and {self.critic_widths}")
 

@@ -86,6 +86,7 @@ class OnlineDistillation(Method[OnlineState]):
     selects = False
 
     def __post_init__(self) -> None:
+        _check_parts(self.sampler, self.distiller)
         for name in ("every", "rounds", "buffer"):
             check_count(self, name, getattr(self, name), 1)
         if self.restart is not None:
@@ -257,3 +258,14 @@ class OnlineDistillation(Method[OnlineState]):
     def _entered(self, updates: int, chains: int) -> int:
         """How many vectors have entered the buffer after so many updates."""
         return Collect.of(self.sampler).kept(updates) * chains
+
+
+def _check_parts(sampler: object, distiller: object) -> None:
+    """Refuse what does not sample, and what cannot learn from a chain as it goes."""
+    if not isinstance(sampler, Sampler):
+        raise ValueError(f"OnlineDistillation: {sampler!r} is no sampler; give one, such as SGLD(burn_in=500)")
+    if not isinstance(distiller, Adversarial | DarkKnowledge):
+        raise ValueError(
+            f"OnlineDistillation: {distiller!r} cannot learn while a sampler runs; give distill.Adversarial(...) or "
+            "distill.DarkKnowledge(...)"
+        )

@@ -10,6 +10,7 @@ and Gales (2020), https://arxiv.org/abs/1905.00076. Any number of teacher draws 
 on average.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -50,8 +51,12 @@ class DarkKnowledge(Optimised):
         check_count(self, "draws", self.draws, 1)
         check_count(self, "batch_size", self.batch_size, 1)
         for name in ("noise", "weight_decay"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"DarkKnowledge: {name} must not be negative, got {getattr(self, name)}")
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"DarkKnowledge: {name} must be finite and not negative, got {getattr(self, name)}")
+        if not isinstance(self.student, nn.Module | None):
+            raise ValueError(
+                f"DarkKnowledge: student is {self.student!r}; give a network, an nn.Module, or leave it out"
+            )
 
 
 class LessonState(NamedTuple):

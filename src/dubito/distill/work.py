@@ -12,6 +12,7 @@ from torch import Tensor
 from dubito import __version__, metrics
 from dubito.config import to_dict
 from dubito.functions import LoadedFunctions
+from dubito.held import check_held
 from dubito.inputs import tensors
 from dubito.likelihoods import Likelihood
 from dubito.loop import Record
@@ -63,6 +64,8 @@ class Distillation(ABC):
         if order.steps < 1:
             raise ValueError(f"there is nothing to do in {order.steps} steps; ask for at least one")
         self.net, self.likelihood, self.steps, self.settings, self.held = order
+        if self.held is not None:
+            check_held(self.net, self.likelihood, self.held.x, self.held.y)
         self.device = self.net.device
         self.home: RunFolder | None = None
 
