@@ -118,6 +118,17 @@ def test_a_seed_gives_one_run_and_another_seed_another():
 # -- what a folder holds ---------------------------------------------------------------------------------------
 
 
+def test_another_start_is_refused_with_its_cure(tmp_path):
+    def begun(seed: int) -> dubito.Posterior:
+        torch.manual_seed(seed)
+        rows = torch.ones(4, 2), torch.tensor([0, 1, 0, 1])
+        return dubito.fit(torch.nn.Linear(2, 2), rows, dubito.MAP(), steps=2, folder=tmp_path, progress=False)
+
+    begun(0)
+    with pytest.raises(ValueError, match=r"starts from other weights than then: make it after the same torch\.manual"):
+        begun(1)
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [

@@ -50,6 +50,7 @@ class Work(Stepper, Protocol):
 
 
 HISTORY = "history.jsonl"
+START = "; the network starts from other weights than then: make it after the same torch.manual_seed(...)"
 NOTES = ("fit.toml", "data.json")  # how the command line was asked, written before the run so that none is without
 
 
@@ -73,8 +74,9 @@ class RunFolder:
             self._write(settings, steps, finished=False)
             return False
         if found := difference(before["settings"], dict(settings)):
+            hint = START if any(line.startswith("fingerprints.start:") for line in found) else ""
             raise ValueError(
-                f"{self.path} holds another run; {'; '.join(found)} — use the same settings or another folder"
+                f"{self.path} holds another run; {'; '.join(found)} — use the same settings or another folder{hint}"
             )
         if steps != before["steps"]:
             self._check_steps(before["steps"], steps, extendable)

@@ -41,7 +41,14 @@ def test_another_recipe_does_not_go_on(dubito, refused, recipe, in_folder):
     dubito(*recipe, "--rounds", 1, "--test", "pets.csv")
     (in_folder / "fit.toml").write_text('folder = "unused"\n' + RECIPE.replace("steps = 20", "steps = 30"))
     said = refused(*recipe, "--rounds", 2, "--test", "pets.csv")
-    assert "recipe.steps: 30 here, 20 there" in said and "choose another folder" in said
+    assert "recipe.steps: 20 here, 30 there" in said and "choose another folder" in said
+
+
+def test_a_column_of_labels_can_be_named_where_a_person_answers(dubito, refused, recipe, in_folder):
+    assert "name it as target in [data]" in refused(*recipe, "--person", "--rounds", 0)
+    text = (in_folder / "fit.toml").read_text()
+    (in_folder / "fit.toml").write_text(text.replace('"pets.csv"', '"pets.csv"\ntarget = "kind"'))
+    assert "4 of 4 labels are missing" in dubito(*recipe, "--person", "--rounds", 0).stdout
 
 
 def test_a_person_answers(dubito, refused, recipe, in_folder):

@@ -38,7 +38,7 @@ from dubito.cli import app
         (["--split", "1"], "belongs to the UCI sets"),
         (["--device", "abacus"], "unknown device 'abacus'"),
         (["--folder", "pets.csv/run"], "cannot write to pets.csv/run"),
-        (["--config", "none.toml"], "none.toml: No such file or directory"),
+        (["--config", "none.toml"], "there is no settings file none.toml; check the path"),
         (["--stpes", "3"], "--stpes"),
         (["--steps", "many"], "--steps"),
     ],

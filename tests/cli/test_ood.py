@@ -35,3 +35,11 @@ def test_a_distilled_posterior_stands_beside_its_run(dubito, refused, pet_flags)
     assert set(Result.load("ood/ood.json").numbers["accuracy"]) == {"many", "small"}
     assert "not made by dubito fit" in refused("ood", "small", "many", "--data", "pets.csv", "--outside", "pets.csv")
     assert "given twice" in refused("ood", "many", "./many", "--data", "pets.csv", "--outside", "pets.csv")
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused_before_the_work(dubito, refused, pet_flags, in_folder):
+    dubito(*pet_flags, "-q")
+    (in_folder / "file").write_text("")
+    for command in (["ood", "run", "--outside", "pets.csv"], ["compare", "run"]):
+        said = refused(*command, "--data", "nowhere.csv", "--out", "file/out")
+        assert "cannot write to file/out" in said and "choose a folder you may write to" in said

@@ -231,7 +231,7 @@ def test_more_rounds_extend_a_run_and_other_settings_are_refused(tmp_path):
     longer = replace(TASK, rounds=4).run(refit, DATA, folder=tmp_path).numbers
     assert longer["chosen"][:4] == short["chosen"] and len(longer["chosen"]) == 5
     assert longer == replace(TASK, rounds=4).run(refit, DATA).numbers
-    with pytest.raises(ValueError, match="batch: 5 here, 4 there"):
+    with pytest.raises(ValueError, match="batch: 4 here, 5 there"):
         replace(TASK, batch=5).run(refit, DATA, folder=tmp_path)
     (tmp_path / "active.json").write_text("{")
     with pytest.raises(ValueError, match="damaged"):

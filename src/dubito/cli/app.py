@@ -225,9 +225,11 @@ def ood(
 ) -> None:
     """Tell strange inputs and wrong answers by a run's doubt."""
     from dubito.cli import detecting
+    from dubito.posteriors.files import make_folder
     from dubito.report import print_result
     from dubito.tasks import OOD
 
+    make_folder(out)
     task = OOD(draws=draws, seed=seed, scales=tuple(scale or (1.0,)), progress=not quiet)
     found = detecting.detect(folders, data, outside, limit, device, task)
     print_result(found)
@@ -293,13 +295,15 @@ def compare(
 ) -> None:
     """Put posteriors side by side: bytes, seconds, quality, and nearness to the first."""
     from dubito.cli import comparing
+    from dubito.posteriors.files import make_folder
     from dubito.report import print_result, write_figures
 
+    if out is not None:
+        make_folder(out)
     beyond = None if outside is None else _source(outside, None)
     found = comparing.run(folders, _source(data, split), beyond, draws, seed, device)
     print_result(found)
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
         print("\nWritten:", found.save(out / "comparison.json"), *write_figures(found, out), sep="\n  ")
 
 

@@ -49,7 +49,7 @@ def prepare(settings: FitSettings, test: str | None, person: bool) -> Prepared:
     """Read and encode the rows; a person's pool needs no labels, and those it has are not looked at."""
     source = settings.data.source
     unlabelled = person and settings.data.is_file and settings.data.target is None
-    whole = rows.Rows(*read(source, labelled=False)) if unlabelled else rows.open_rows(settings.data, "train")
+    whole = _unlabelled(source) if unlabelled else rows.open_rows(settings.data, "train")
     encoding = rows.learn(whole, settings.data.standardise, flatten=settings.net.name == "mlp")
     x = encoding.inputs(whole.x, source)
     outputs = nets.outputs(nets.build(settings.net, settings.run.seed), settings.net.name, x[:2])
@@ -65,6 +65,15 @@ def prepare(settings: FitSettings, test: str | None, person: bool) -> Prepared:
             raise ValueError(f"{test} has no labels to be judged by; add a column or an array y")
         judged = encoding.inputs(found.x, test or source), encoding.targets(found.y, test or source)
     return Prepared(pool, judged, encoding.class_names(outputs.shape[-1]))
+
+
+def _unlabelled(source: str) -> rows.Rows:
+    """All columns as inputs; words among them are likely labels, whose column can be named."""
+    try:
+        return rows.Rows(*read(source, labelled=False))
+    except ValueError as error:
+        hint = "where that column holds labels, name it as target in [data]"
+        raise ValueError(f"{str(error).rstrip('.')}; {hint}") from error
 
 
 def _fit(settings: FitSettings, data: Any, seed: int) -> Posterior:

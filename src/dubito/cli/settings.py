@@ -106,6 +106,8 @@ def read(path: Path) -> Document:
     """A TOML file, the paths in it taken relative to its own folder."""
     try:
         document = loads_toml(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"there is no settings file {path}; check the path") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is no text file; give the settings as TOML") from error
     except ValueError as error:

@@ -47,7 +47,7 @@ class Journal:
             there = record["settings"]
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path / FILE} is damaged ({error}); restore it, or begin in another folder") from error
-        if other := difference(plain, there):
+        if other := difference(there, plain):
             raise ValueError(f"{path} holds a run with other settings ({'; '.join(other)}); choose another folder")
         return cls(plain, path, blocks)
 
