@@ -82,6 +82,20 @@ def difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     return list(_differences(a, b, ""))
 
 
+def check_count(owner: object, name: str, value: Any, least: int) -> None:
+    """A setting that counts something."""
+    if not isinstance(value, Integral):  # numpy's whole numbers too
+        raise ValueError(f"{type(owner).__name__}: {name} must be a whole number, got {value!r}")
+    if value < least:
+        raise ValueError(f"{type(owner).__name__}: {name} must be at least {least}, got {value}")
+
+
+def check_positive(owner: object, name: str, value: float | None) -> None:
+    """A setting that must be positive where it is given."""
+    if value is not None and not value > 0:
+        raise ValueError(f"{type(owner).__name__}: {name} must be positive, got {value}")
+
+
 def _setting_fields(settings: Any) -> list[Field[Any]]:
     return [field for field in fields(settings) if field.compare and field.init]
 

@@ -7,11 +7,12 @@ it. Whoever wants history copies. All tensors of a state have the members axis f
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from torch import Tensor
 
+from dubito.config import check_count as check_count
+from dubito.config import check_positive as check_positive
 from dubito.inputs import Inputs
 from dubito.likelihoods import Likelihood
 from dubito.net import Buffers, Net
@@ -185,17 +186,3 @@ class Sampler(Method[State]):
 def info(log_lik: Tensor, log_prior: Tensor, target: Target) -> Info:
     """Fit and complexity per datum from the parts of a log-posterior."""
     return Info(-log_lik, -log_prior / target.n_data)
-
-
-def check_count(owner: object, name: str, value: Any, least: int) -> None:
-    """A setting that counts something."""
-    if not isinstance(value, Integral):  # numpy's whole numbers too
-        raise ValueError(f"{type(owner).__name__}: {name} must be a whole number, got {value!r}")
-    if value < least:
-        raise ValueError(f"{type(owner).__name__}: {name} must be at least {least}, got {value}")
-
-
-def check_positive(owner: object, name: str, value: float | None) -> None:
-    """A setting that must be positive where it is given."""
-    if value is not None and not value > 0:
-        raise ValueError(f"{type(owner).__name__}: {name} must be positive, got {value}")

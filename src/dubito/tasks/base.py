@@ -9,10 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dubito.config import suggestion
+from dubito.config import check_count, suggestion
 from dubito.detection import Ranked, check_intervals, intervals, measured
 from dubito.inputs import n_rows, rows, tensors
-from dubito.methods.base import check_count
 from dubito.posteriors.base import Posterior, check_posterior
 from dubito.prediction import Prediction, Undefined
 from dubito.results import Result

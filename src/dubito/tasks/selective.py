@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dubito import metrics, plots
-from dubito.methods.base import check_count
+from dubito.config import check_count
 from dubito.posteriors.base import Posterior
 from dubito.results import Cell, Figure, Result, Table, environment
 from dubito.tasks.base import (

@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 from dubito import metrics, plots
-from dubito.config import suggestion
+from dubito.config import check_count, suggestion
 from dubito.inputs import check_finite
-from dubito.methods.base import check_count
 from dubito.posteriors.base import Posterior, check_posterior
 from dubito.results import Figure, Result, Table, environment
 from dubito.rng import derive, generator

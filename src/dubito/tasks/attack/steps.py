@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import torch
 from torch import Tensor
 
+from dubito.config import check_count
 from dubito.inputs import check_finite, tensors
-from dubito.methods.base import check_count
 from dubito.posteriors.base import Posterior, check_posterior
 from dubito.rng import generator
 from dubito.tasks.attack.victim import Victim
