@@ -114,7 +114,7 @@ class Result:
         path = _json_path(path)
         arrays = {f"arrays/{name}": array for name, array in self.arrays.items()}
         record = {"format": FORMAT} | {f.name: _pack(getattr(self, f.name), arrays, f.name) for f in fields(self)[:-1]}
-        path.parent.mkdir(parents=True, exist_ok=True)
+        made_folder(path.parent)
         if arrays:
             content = _npz_bytes(arrays)
             beside = path.with_suffix(".npz")
@@ -283,6 +283,16 @@ def _npz_bytes(arrays: Mapping[str, Array]) -> bytes:
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **plain)
     return buffer.getvalue()
+
+
+def made_folder(folder: str | Path) -> Path:
+    """A folder for what is written, made where it is missing."""
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = f"cannot write to {folder} ({error.strerror}); choose a folder you may write to"
+        raise OSError(error.errno, why) from error
+    return Path(folder)
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -64,3 +64,26 @@ def test_figures_of_another_posterior_or_network_are_refused(posterior):
         figures.sparsity_over_epochs([{"step": 1, "sparsity/0.weight": 0.5}], per_epoch=0)
     with pytest.raises(ValueError, match=r"Linear has no weight '0.weight'; give networks of one architecture"):
         figures.matrices(nn.Linear(4, 2), posterior.mean_network(), "0.weight")
+
+
+def test_a_network_comes_back_in_its_own_precision(tmp_path):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2)).double()
+    again = dubito.load_network(compress.save_network(net, tmp_path / "net.safetensors"))
+    assert torch.equal(again(X.double()), net(X.double()))
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.hidden, self.head = nn.GRU(2, 5, batch_first=True), nn.Linear(5, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(self.hidden(self.body(x.unflatten(1, (2, 2)))[0][:, -1]).relu())
+
+
+def test_a_gated_module_opens_what_was_made_from_it(tmp_path):
+    gated = dubito.nn.gated(Recurrent())
+    path = compress.save_network(dubito.nn.folded(gated), tmp_path / "net.safetensors")
+    for net in (gated, Recurrent()):
+        torch.testing.assert_close(dubito.load_network(path, net)(X), gated(X))

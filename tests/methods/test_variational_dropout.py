@@ -98,3 +98,12 @@ def test_what_is_no_setting_is_refused():
             method(**wrong)
     with pytest.raises(ValueError, match="GaussianDropout acts on matrices and kernels, and none has a prior"):
         fit(dubito.GaussianDropout(), prior={"*weight": dubito.Point()})
+
+
+def test_a_start_above_the_largest_alpha_is_refused():
+    with pytest.raises(
+        ValueError, match=r"rate 0\.9 is alpha 9, above most=1\.0; start at a smaller rate or raise most"
+    ):
+        dubito.VariationalDropout(rate=0.9)
+    assert dubito.VariationalDropout(rate=0.9, most=10.0).rate == 0.9
+    assert dubito.VariationalDropout(rate=0.5).most == 1.0

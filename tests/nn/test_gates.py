@@ -112,3 +112,9 @@ def test_closed_gates_take_filters_along_into_the_file(tmp_path):
     torch.testing.assert_close(network(IMAGES), posterior.mean_network()(IMAGES), rtol=1e-5, atol=1e-6)
     kept = 2 * 2 * 9 + 2 * 4 * 9 + 2 * 12  # rows of zeros are not counted, columns that met them are
     assert made.ratio == pytest.approx((4 * 2 * 9 + 3 * 4 * 9 + 2 * 12) / kept)
+
+
+def test_gates_are_put_once():
+    net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    with pytest.raises(ValueError, match="has gates already; give the one without them"):
+        dubito.nn.gated(dubito.nn.gated(net))

@@ -9,7 +9,7 @@ import pytest
 
 from dubito import plots
 from dubito.plots import Series
-from dubito.report import write_html, write_markdown
+from dubito.report import write_figures, write_html, write_markdown
 from dubito.results import Result
 
 VOID = {"meta", "img", "br", "path", "use", "image", "rect"}
@@ -99,3 +99,16 @@ def test_markdown_puts_figures_beside_the_page_by_default(figures, tmp_path):
     path = write_markdown([Result("a", "A", figures=[figures["bars"]])], tmp_path / "results.md")
     assert "(results/a-bars.png)" in path.read_text()
     assert (tmp_path / "results" / "a-bars.png").exists()
+
+
+def test_places_that_cannot_be_written_to_are_named_with_the_cure(tmp_path):
+    (tmp_path / "file").write_text("")
+    below = tmp_path / "file" / "deeper"
+    result = Result("r", "R")
+    for write in (
+        lambda: write_html([result], below / "page.html", "R"),
+        lambda: write_figures(result, below),
+        lambda: result.save(below / "r.json"),
+    ):
+        with pytest.raises(OSError, match=r"cannot write to .*deeper .*; choose a folder you may write to"):
+            write()

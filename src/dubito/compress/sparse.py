@@ -4,7 +4,6 @@ A matrix or kernel, as (rows, everything else), is kept in compressed sparse row
 are not zero, their columns, and where each row begins, the last two in the smallest unsigned integers that hold them.
 """
 
-import copy
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +15,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from dubito.compress import chains
-from dubito.nn import build
+from dubito.nn import build, folded
 from dubito.nn.registry import recipe
 from dubito.posteriors.files import make_folder, write_atomically
 from dubito.posteriors.storage import Damaged
@@ -54,7 +53,8 @@ def load_network(path: str | Path, net: nn.Module | None = None) -> nn.Module:
     from the file, which may have fewer units than the module had.
     """
     made, tensors = _read(Path(path))
-    module = _module(made, net, path)
+    kinds = [value.dtype for value in tensors.values() if value.is_floating_point()]
+    module = _module(made, net, path).to(kinds[0] if kinds else None)
     shapes = {name: tuple(value.shape) for name, value in module.state_dict().items()}
     try:
         module.load_state_dict({name: _unpacked(name, shape, tensors) for name, shape in shapes.items()})
@@ -89,7 +89,7 @@ def _module(made: Mapping[str, Any], net: nn.Module | None, path: str | Path) ->
     if made["kind"] == "own":
         if net is None:
             raise ValueError(f"{path} was made from your own module; load it with dubito.load_network(path, net)")
-        return copy.deepcopy(net)
+        return folded(net)  # a copy; gates have gone into the weights
     return chains.build(made["layers"]) if made["kind"] == "chain" else build(made["net"])
 
 

@@ -77,6 +77,11 @@ class VariationalDropout(GaussianDropout):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(self, "most", self.most)
+        if self.rate / (1 - self.rate) > self.most:
+            raise ValueError(
+                f"VariationalDropout: rate {self.rate} is alpha {self.rate / (1 - self.rate):.3g}, above "
+                f"most={self.most}; start at a smaller rate or raise most"
+            )
         if self.per not in ("layer", "neuron", "weight"):
             raise ValueError(f"VariationalDropout: per is {self.per!r}; use 'layer', 'neuron' or 'weight'")
 

@@ -51,6 +51,8 @@ def gated(net: nn.Module) -> nn.Module:
 
     A weight that is used in several places has units of none of them, and gets no gate.
     """
+    if any(isinstance(part, Gate) for part in net.modules()):
+        raise ValueError("the network has gates already; give the one without them")
     made = copy.deepcopy(net)
     uses = Counter(id(parameter) for _, parameter in made.named_parameters(remove_duplicate=False))
     layers = [(path, part) for path, part in made.named_modules() if type(part) in _LAYERS]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dubito.report import charts, images, pictures
 from dubito.report.style import DARK, RC, Palette
-from dubito.results import Figure, Panel, Result
+from dubito.results import Figure, Panel, Result, made_folder
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -70,8 +70,7 @@ def css_variable(colour: str) -> str:
 
 def write_figures(result: Result, folder: str | Path) -> list[Path]:
     """Write each figure of the result as RESULT-FIGURE.png into `folder`; returns the paths in order."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = made_folder(folder)
     palette = Palette(result.figures)
     paths = [folder / f"{result.name}-{figure.name}.png" for figure in result.figures]
     for path, figure in zip(paths, result.figures, strict=True):
