@@ -101,3 +101,12 @@ def test_descriptions():
 def test_moving_to_the_device_it_is_on_changes_nothing():
     made = posterior()
     assert torch.equal(made.to("cpu").predict(X).probs, made.predict(X).probs)
+
+
+def test_a_chain_is_no_prior_but_its_mixture_is():
+    torch.manual_seed(0)
+    rows = torch.randn(8, 2), torch.tensor([0, 1] * 4)
+    chain = dubito.fit(torch.nn.Linear(2, 2), rows, dubito.SGLD(burn_in=2, thin=1), steps=8, progress=False)
+    with pytest.raises(dubito.Undefined, match=r"no density to be a prior; take one that has.*distill\.mixture"):
+        chain.as_prior()
+    assert set(dubito.distill.mixture(chain, progress=False).as_prior()) == {"weight", "bias"}

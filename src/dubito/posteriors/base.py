@@ -18,6 +18,7 @@ from dubito.runtime import Precision, check_precision
 
 if TYPE_CHECKING:
     from dubito.diagnostics import Diagnostics
+    from dubito.priors import Assigned
 
 
 def check_draws(name: str, value: Any) -> None:
@@ -91,4 +92,14 @@ class Posterior(ABC):
 
     def diagnose(self, x: Any = None) -> "Diagnostics":
         """R-hat and effective sample sizes, of weights and, where x is given, of predictions at x."""
-        raise Undefined(f"{type(self).__name__} draws independently, so there is no chain to diagnose")
+        raise Undefined(
+            f"{type(self).__name__} draws independently, so there is no chain to diagnose; judge it by its scores, or "
+            "beside another posterior with dubito.compare"
+        )
+
+    def as_prior(self) -> "dict[str, Assigned]":
+        """This posterior as the prior of another fit: `fit(net, data, method, prior=posterior.as_prior())`."""
+        raise Undefined(
+            f"{type(self).__name__} has no density to be a prior; take one that has, of a Variational fit or of "
+            "distill.mixture(posterior)"
+        )
