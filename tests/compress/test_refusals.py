@@ -2,11 +2,13 @@
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 import dubito
 from dubito import compress
-from dubito.compress import figures
+from dubito.compress import figures, sparse
+from dubito.posteriors.storage import Damaged
 
 X = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
 Y = (X[:, 0] > 0).long()
@@ -87,3 +89,20 @@ def test_a_gated_module_opens_what_was_made_from_it(tmp_path):
     path = compress.save_network(dubito.nn.folded(gated), tmp_path / "net.safetensors")
     for net in (gated, Recurrent()):
         torch.testing.assert_close(dubito.load_network(path, net)(X), gated(X))
+
+
+@pytest.mark.parametrize(
+    ("mark", "sentence"),
+    [
+        ("[]", "does not say in which format it is; write it again"),
+        ("{}", "does not say in which format it is; write it again"),
+        ('{"format": 9}', "has format 9 but this dubito reads up to 1"),
+        ('{"format": 1}', "does not say which layers it holds .*; write it again"),
+        ('{"format": 1, "kind": "chain", "layers": [{"layer": "Lynear"}]}', "does not say which layers it holds"),
+        ('{"format": 1, "kind": "chain", "layers": [{"layer": "Linear", "in": 2}]}', "does not say which layers"),
+    ],
+)
+def test_a_file_whose_description_is_damaged(tmp_path, mark, sentence):
+    save_file({"a": torch.ones(2)}, tmp_path / "net.safetensors", {sparse.MARK: mark})
+    with pytest.raises(Damaged, match=sentence):
+        dubito.load_network(tmp_path / "net.safetensors")

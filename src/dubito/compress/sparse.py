@@ -54,7 +54,10 @@ def load_network(path: str | Path, net: nn.Module | None = None) -> nn.Module:
     """
     made, tensors = _read(Path(path))
     kinds = [value.dtype for value in tensors.values() if value.is_floating_point()]
-    module = _module(made, net, path).to(kinds[0] if kinds else None)
+    try:
+        module = _module(made, net, path).to(kinds[0] if kinds else None)
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise Damaged(f"{path} does not say which layers it holds ({error}); write it again") from error
     shapes = {name: tuple(value.shape) for name, value in module.state_dict().items()}
     try:
         module.load_state_dict({name: _unpacked(name, shape, tensors) for name, shape in shapes.items()})
@@ -80,8 +83,11 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise FileNotFoundError(f"there is no network at {path}; give a file that dubito.compress.write made") from None
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise Damaged(f"{path} holds no network of dubito, or is damaged ({error}); write it again") from error
-    if int(made["format"]) > FORMAT:
-        raise Damaged(f"{path} has format {made['format']} but this dubito reads up to {FORMAT}; install a newer one")
+    found = made.get("format") if isinstance(made, dict) else None
+    if not isinstance(found, int):
+        raise Damaged(f"{path} does not say in which format it is; write it again")
+    if found > FORMAT:
+        raise Damaged(f"{path} has format {found} but this dubito reads up to {FORMAT}; install a newer one")
     return made, tensors
 
 
