@@ -58,3 +58,12 @@ def test_settings_that_cannot_be(classifier):
     ):
         with pytest.raises(ValueError, match=sentence):
             make()
+
+
+def test_a_student_with_norms_must_have_seen_data(classifier):
+    chain, x, y = classifier
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    with pytest.raises(ValueError, match="has never seen data; use a batch-free norm, or a trained student"):
+        distill.dark_knowledge(chain, x, distill.DarkKnowledge(student=net), **QUIET)
+    trained = dubito.fit(net, (x, y), dubito.MAP(), steps=3, progress=False).mean_network()
+    assert len(distill.dark_knowledge(chain, x, distill.DarkKnowledge(student=trained), **QUIET)) == 1

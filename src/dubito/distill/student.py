@@ -82,7 +82,9 @@ class Lesson:
         if likelihood.kind == "regression" and settings.student is None and not self._has_noise:
             raise ValueError("a regression student outputs means and noise; give student= a net with twice the outputs")
         if names := self.net.untouched_norms:
-            raise ValueError(f"the student's BatchNorm {names[0]!r} has never seen data; use a batch-free norm there")
+            raise ValueError(
+                f"the student's BatchNorm {names[0]!r} has never seen data; use a batch-free norm, or a trained student"
+            )
 
     def init(self) -> LessonState:
         """The student's own weights."""
