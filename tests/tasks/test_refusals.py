@@ -1,5 +1,7 @@
 """Settings, posteriors and labels that no task can use are refused in one sentence, before anything is predicted."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -78,3 +80,17 @@ def test_labels_in_a_column_are_labels(posteriors):
     rows, column = (task.run(posteriors, {"test": (X, y)}).numbers["error"] for y in (Y, Y[:, None]))
     assert rows == column
     assert OOD(draws=1, bootstrap=0, shown=0).run(posteriors, {"inside": (X, Y[:, None]), "outside": X})
+
+
+def test_a_mean_network_stands_in_for_its_posterior():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+    posterior = dubito.fit(net, (X, Y), dubito.Variational(), steps=3, progress=False)
+    mean = posterior.mean_network()
+    point = dubito.fit(mean, (X, Y), dubito.MAP(learning_rate=1e-12), steps=1, progress=False)
+    task = Robustness(draws=4, bootstrap=0, shown=0, epsilons=())
+    plain, whole = (
+        replace(task, sources={"VI": one}).run({"VI": posterior}, {"test": (X, Y)}).numbers["transfer"]
+        for one in (mean, point)
+    )
+    assert plain == whole

@@ -7,12 +7,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dubito import plots
 from dubito.config import suggestion, to_dict
 from dubito.detection import ROUNDS
+from dubito.net import Net
 from dubito.posteriors.base import Posterior
+from dubito.posteriors.samples import SamplesPosterior
 from dubito.prediction import Prediction
 from dubito.progress import track
 from dubito.results import Cell, Figure, Result, Table, environment
@@ -78,7 +80,7 @@ class Robustness:
     bootstrap: int = ROUNDS
     level: float = 0.95
     shown: int = 6
-    sources: Mapping[str, Posterior] = field(default_factory=dict)
+    sources: Mapping[str, Posterior | nn.Module] = field(default_factory=dict)
     """What is attacked in place of the posterior of that name, such as its mean network."""
     progress: bool = False
 
@@ -118,7 +120,8 @@ class Robustness:
         )
 
     def _perturbed(self, name: str, posterior: Posterior, test: Labelled, attack: Attack) -> Tensor:
-        return attack.perturb(self.sources.get(name, posterior), test.x, test.labels, bounds=self.bounds)
+        attacked = _stand_in(self.sources.get(name, posterior), posterior)
+        return attack.perturb(attacked, test.x, test.labels, bounds=self.bounds)
 
     def _predict(self, posterior: Posterior, x: Any) -> Prediction:
         return posterior.predict(x, self.draws, self.seed, keep_draws=False)
@@ -192,6 +195,14 @@ class Robustness:
                 captions = _answers(self._predict(posteriors[name], pair))
                 title = f"Before and after the attack on {name}"
                 yield plots.images(f"attacked-{number}", title, shown, captions, columns=len(few.labels))
+
+
+def _stand_in(source: Posterior | nn.Module, posterior: Posterior) -> Posterior:
+    """A plain network answers under the likelihood of the posterior it stands for."""
+    if not isinstance(source, nn.Module):
+        return source
+    net = Net(source).to(posterior.net.device)
+    return SamplesPosterior.of(net, posterior.likelihood, net.theta().unsqueeze(0), {}, "point")
 
 
 class Judgement(NamedTuple):
