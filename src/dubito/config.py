@@ -1,5 +1,6 @@
 """Settings as data: frozen dataclasses to plain dictionaries and TOML, and back."""
 
+import math
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -88,6 +89,12 @@ def check_count(owner: object, name: str, value: Any, least: int) -> None:
         raise ValueError(f"{type(owner).__name__}: {name} must be a whole number, got {value!r}")
     if value < least:
         raise ValueError(f"{type(owner).__name__}: {name} must be at least {least}, got {value}")
+
+
+def check_finite_number(owner: object, name: str, value: Any) -> None:
+    """A setting that is any real number."""
+    if not isinstance(value, Real) or not math.isfinite(value):
+        raise ValueError(f"{type(owner).__name__}: {name} must be a finite number, got {value!r}; 0.5 is one")
 
 
 def check_positive(owner: object, name: str, value: float | None) -> None:

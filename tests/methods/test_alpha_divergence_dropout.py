@@ -156,8 +156,11 @@ def test_batch_norm_moves_with_the_average_over_masks():
 
 
 def test_what_is_no_setting_is_refused():
-    with pytest.raises(ValueError, match="alpha must be finite"):
-        dubito.AlphaDivergenceDropout(math.inf)
+    for alpha in (math.inf, math.nan, "half"):
+        with pytest.raises(ValueError, match=f"alpha must be a finite number, got {alpha!r}"):
+            dubito.AlphaDivergenceDropout(alpha)
+        with pytest.raises(ValueError, match=f"alpha must be a finite number, got {alpha!r}"):
+            dubito.Variational(alpha=alpha, draws=10)
     with pytest.raises(ValueError, match="draws must be at least 1"):
         dubito.AlphaDivergenceDropout(0.5, draws=0)
     with pytest.raises(ValueError, match="AlphaDivergenceDropout: rate must lie between 0 and 1"):

@@ -6,12 +6,12 @@ https://arxiv.org/abs/1703.02914. alpha = 0, or K = 1, is MC dropout; alpha = 1 
 prediction. A larger alpha gives more doubt: it is enough that some of the masks explain a datum.
 """
 
-import math
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from dubito import running
+from dubito.config import check_finite_number
 from dubito.methods.base import Info, check_count, info
 from dubito.methods.descent import DescentState
 from dubito.methods.dropped import Dropped
@@ -31,8 +31,7 @@ class AlphaDivergenceDropout(Dropped):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_count(self, "draws", self.draws, 1)
-        if not math.isfinite(self.alpha):
-            raise ValueError(f"AlphaDivergenceDropout: alpha must be finite, got {self.alpha}; 0 is MC dropout")
+        check_finite_number(self, "alpha", self.alpha)
 
     def step(self, state: DescentState, batch: Batch, target: Target, tick: Tick) -> tuple[DescentState, Info]:
         log_lik, grad = self._fit(state, batch, target, tick)

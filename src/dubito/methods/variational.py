@@ -18,6 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from dubito.config import check_finite_number
 from dubito.divergence import Divergence, Group, divergence, squared_scales, sub_isotropic_
 from dubito.layout import Stretches
 from dubito.likelihoods import Likelihood
@@ -44,7 +45,8 @@ class Variational(Factorised):
         super().__post_init__()
         if self.empirical_bayes not in (None, "global", "layer"):
             raise ValueError(f"empirical_bayes is {self.empirical_bayes!r}; use 'global', 'layer' or None")
-        if not math.isfinite(self.alpha) or (self.alpha != 0 and self.draws == 1):
+        check_finite_number(self, "alpha", self.alpha)
+        if self.alpha != 0 and self.draws == 1:
             raise ValueError(f"alpha={self.alpha} joins several draws, and there is draws={self.draws}; try draws=10")
         if self.kl not in ("uniform", "blundell") and not ends_at_one(self.kl):
             raise ValueError(f"kl is {self.kl!r}; use 'uniform', 'blundell' or schedules.WarmUp(steps), which end at 1")
