@@ -1,7 +1,8 @@
 """Random labels: does a network that can memorise anything notice that there is nothing to learn?
 
-Labels are drawn once and have nothing to do with the images. A network with binary dropout learns the training part by
-heart; sparse variational dropout finds that no weight is worth its nats.
+Labels are drawn once and have nothing to do with the images. A network with binary dropout and no weight decay learns
+the training part by heart; sparse variational dropout finds that no weight is worth its nats. Of CIFAR-10 20,000 images
+are learnt, by a VGG-like network of a quarter of the width: all of them take an hour.
 """
 
 from functools import partial
@@ -18,7 +19,7 @@ from dubito.data import Split
 from dubito.nn import mlp, vgg
 from dubito.results import Cell, Result, Table
 from dubito.rng import generator
-from dubito.schedules import Linear, Rise
+from dubito.schedules import Linear
 from dubito.studies import sparsity
 from dubito.studies.base import Settings, Study, against_published, gather, seeded
 from dubito.studies.images import Images
@@ -28,30 +29,33 @@ CLASSES = 10
 DRAWS = 10
 RATE = 0.1
 SETS = ("mnist", "cifar10")
+ROWS = {"cifar10": 20_000}  # of the training part; all of it where nothing is said
+FLAT = dubito.Normal(std=100.0)  # as good as no weight decay, which would keep a network from learning by heart
 
 
-def shuffled(data: Images, seed: int) -> Images:
-    """The same images with labels from a hat."""
+def shuffled(data: Images, seed: int, rows: int | None = None) -> Images:
+    """The same images, or so many of the training part, with labels from a hat."""
 
     def drawn(part: Split, name: str) -> Split:
         return Split(part.x, torch.randint(CLASSES, (len(part.x),), generator=generator("cpu", seed, "labels", name)))
 
-    return Images(**{name: drawn(part, name) for name, part in data._asdict().items()})
+    parts = {name: drawn(part, name) for name, part in data._asdict().items()}
+    return Images(**{**parts, "train": Split(*(t[:rows] for t in parts["train"]))})
 
 
 def network(name: str, quick: bool) -> nn.Module:
     """Dense layers for grey images, a small VGG for colours, or a small dense net for 8 x 8 digits."""
     if quick:
         return nn.Sequential(nn.Flatten(), mlp([64, 64, 10]))
-    return nn.Sequential(nn.Flatten(), mlp([784, 1200, 1200, 10])) if name == "mnist" else vgg(width=0.5)
+    return nn.Sequential(nn.Flatten(), mlp([784, 1200, 1200, 10])) if name == "mnist" else vgg(width=0.25)
 
 
 def methods(quick: bool) -> dict[str, tuple[dubito.Method[Any], int]]:
     """By name: the method, and its epochs."""
     rate = 1e-2 if quick else 1e-3
-    sparse = dubito.SparseVD(learning_rate=rate, schedule=Linear(0.5), warm_up=Rise(0.02, 0.3))
+    sparse = dubito.SparseVD(learning_rate=rate, schedule=Linear(0.7))
     binary = dubito.MCDropout(rate=RATE, learning_rate=rate, schedule="linear")
-    return {"binary dropout": (binary, 4 if quick else 100), "Sparse VD": (sparse, 6 if quick else 150)}
+    return {"binary dropout": (binary, 4 if quick else 150), "Sparse VD": (sparse, 6 if quick else 200)}
 
 
 def row(posterior: dubito.Posterior, data: Images, sparse: bool) -> list[float | None]:
@@ -69,12 +73,12 @@ def row(posterior: dubito.Posterior, data: Images, sparse: bool) -> list[float |
 
 def memorised(name: str, label: str, settings: Settings) -> list[float | None]:
     """The row of one method on one set."""
-    data = shuffled(sparsity.images(name, settings), settings.seed)
+    data = shuffled(sparsity.images(name, settings), settings.seed, ROWS.get(name))
     method, epochs = methods(settings.quick)[label]
     posterior = dubito.fit(
         seeded(partial(network, name, settings.quick), settings.seed), data.train, method, epochs=epochs,
         batch_size=100, seed=settings.seed, device=settings.device, folder=settings.folder(f"{name} {label}"),
-        prior=sparsity.PRIOR if label == "Sparse VD" else None, precision="tf32", progress=settings.progress,
+        prior=sparsity.PRIOR if label == "Sparse VD" else FLAT, precision="tf32", progress=settings.progress,
     )  # fmt: skip
     return row(posterior, data, label == "Sparse VD")
 
@@ -92,7 +96,7 @@ def run(settings: Settings) -> Result:
         summary=here.note,
         numbers=rows,
         tables=[_table(rows), _published(rows)],
-        settings={label: epochs for label, (_, epochs) in methods(settings.quick).items()},
+        settings={"rows": ROWS, **{label: epochs for label, (_, epochs) in methods(settings.quick).items()}},
     )
 
 
