@@ -10,7 +10,7 @@ from dubito.capture import AHEAD, Numbers
 from dubito.loop import Diverged
 from dubito.methods import registry
 from dubito.methods.base import Sampler
-from dubito.rng import Rng, Stream
+from dubito.rng import Asked, Rng, Stream
 from dubito.tick import Tick, add_scaled_
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
@@ -42,6 +42,45 @@ def test_an_eager_step_has_floats():
 def test_a_scale_may_be_a_float_or_a_tensor():
     x = torch.arange(3.0)
     assert torch.equal(add_scaled_(torch.ones(3), x, 0.5), add_scaled_(torch.ones(3), x, torch.tensor(0.5)))
+
+
+@pytest.mark.parametrize(
+    ("asked", "seeded"),
+    [
+        (Asked("normal", torch.Size([capture.MANY]), torch.float32), True),
+        (Asked("normal", torch.Size([capture.MANY - 1]), torch.float32), False),
+        (Asked("normal", torch.Size([capture.MANY]), torch.float64), False),
+        (Asked("uniform", torch.Size([capture.MANY]), torch.float32), False),
+    ],
+)
+def test_of_very_many_normals_a_compiled_step_is_given_a_seed(asked, seeded):
+    drawn = capture._drawn_before(asked)
+    assert drawn == (Asked("seed", torch.Size(), torch.long) if seeded else asked)
+
+
+def test_a_seed_is_a_function_of_the_step():
+    stream, seeds = Stream(torch.device("cpu")), []
+    for step in (3, 4, 3):
+        Rng(0, stream=stream).at(step)
+        seeds.append(int(stream.draw("seed", torch.zeros((), dtype=torch.long))))
+    assert seeds[0] == seeds[2] != seeds[1]
+
+
+@gpu
+def test_noise_drawn_inside_a_compiled_step_has_the_right_moments(monkeypatch):
+    monkeypatch.setattr(capture, "MANY", 1)
+    x, y = torch.zeros(10, 40), torch.zeros(10, 20)
+    before = torch.cuda.get_rng_state()
+    chain = dubito.fit(
+        nn.Linear(40, 20), (x, y), dubito.SGLD(step_size=0.5, burn_in=100, thin=20), steps=400, members=64,
+        likelihood=dubito.Gaussian(std=1e6), prior=dubito.Normal(std=1.0), batch_size=10, compiled=True, device="cuda",
+        progress=False,
+    )  # fmt: skip
+    theta = chain.thetas(len(chain)).double()
+    assert torch.equal(torch.cuda.get_rng_state(), before)
+    assert abs(float(theta.mean())) < 0.01
+    assert float(theta.var()) == pytest.approx(1 / (1 - 0.5 / 4), rel=0.02)  # of the discretised diffusion
+    assert abs(float(torch.corrcoef(torch.stack([theta[0::64].flatten(), theta[1::64].flatten()]))[0, 1])) < 0.05
 
 
 class Alternating:

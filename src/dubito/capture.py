@@ -3,7 +3,8 @@
 What changes from step to step lies on the device before a replay: the number of the step, a table of the numbers that
 rules give for the steps to come, and the seed of the step's one generator. Steps that do different things are of
 different kinds, and each kind is recorded by itself. Where many steps are to come the recorded step is also compiled:
-its operations are traced, its random numbers drawn before it, and the rest fused.
+its operations are traced, its random numbers drawn before it, and the rest fused. Very many random numbers are drawn
+inside the fused step instead, by its own generator from a seed: such a run equals an eager one in distribution only.
 """
 
 import contextlib
@@ -19,7 +20,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from dubito.fusing import fused
-from dubito.rng import Prepared, Rng, Stream
+from dubito.rng import Asked, Prepared, Rng, Stream
 from dubito.tick import Rule, Tick
 
 WARM = 3  # steps of a kind taken before one is recorded: they fill caches that a recording may not fill
@@ -28,6 +29,7 @@ AHEAD = 1024  # steps whose numbers are uploaded at once
 RULES = 256  # different numbers in a step
 TIMED = 100  # replays that are timed to decide about compiling
 COMPILING = 30.0  # seconds of work ahead that make compiling worth while: it takes 4 s or more and halves the rest
+MANY = 1 << 22  # normals from which on a compiled step draws them itself
 PATIENCE = 1000  # the same in multiples of the time of recording: both grow with the number of a step's operations
 
 
@@ -251,6 +253,15 @@ def _no_collection() -> Iterator[None]:
         gc.enable()
 
 
+def _drawn_before(asked: Asked) -> Asked:
+    """What is drawn before a compiled step: the numbers it asks for, or of a great many normals only a seed.
+
+    To lay those down and read them again would take as long as half of an update.
+    """
+    many = asked.kind == "normal" and asked.dtype == torch.float32 and asked.shape.numel() >= MANY
+    return Asked("seed", torch.Size(), torch.long) if many else asked
+
+
 @contextlib.contextmanager
 def _algorithms_sought() -> Iterator[None]:
     """Each convolution's fastest algorithm is found by trying, which only long runs are worth."""
@@ -263,12 +274,12 @@ def _algorithms_sought() -> Iterator[None]:
 
 
 class _Compiled(_Replay):
-    """A recorded step whose operations have been fused; its random numbers are drawn before it, as in the eager one."""
+    """A recorded step whose operations have been fused; all but very many random numbers are those of an eager one."""
 
     def __init__(self, owner: Advance, subject: _Subject, plain: _Replay) -> None:
         device = subject.stream.device
-        self.asked_before = plain.asked
-        self.noise = [torch.zeros(asked.shape, dtype=asked.dtype, device=device) for asked in plain.asked]
+        self.drawn_before = [_drawn_before(asked) for asked in plain.asked]
+        self.noise = [torch.zeros(asked.shape, dtype=asked.dtype, device=device) for asked in self.drawn_before]
         with _algorithms_sought():
             super().__init__(owner, subject, plain.numbers.rules)
 
@@ -280,7 +291,7 @@ class _Compiled(_Replay):
         self.fused = fused(lambda *flat: self._pure(*tree_unflatten(list(flat), self.spec)), spare)
 
     def body(self) -> None:
-        for asked, out in zip(self.asked_before, self.noise, strict=True):
+        for asked, out in zip(self.drawn_before, self.noise, strict=True):
             self.stream.draw(asked.kind, out)
         self.fused(*tree_flatten(self._arguments())[0])
 

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, Node
 
+from dubito.rng import isolated
+
 aten = torch.ops.aten
 TURN = (1, 2)  # the axes of a matrix among many
 
@@ -17,7 +19,8 @@ def fused(step: Callable[..., Any], inputs: Sequence[Tensor]) -> Callable[..., A
     from torch._inductor import compile as fuse
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    traced = make_fx(step)(*inputs)
+    with isolated("tracing"):  # what is to be drawn inside comes from the global generator here
+        traced = make_fx(step)(*inputs)
     turn_products(traced.graph)
     traced.recompile()
     with warnings.catch_warnings():  # it would have us use tf32, which is for the user to choose

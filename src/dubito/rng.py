@@ -66,12 +66,12 @@ if hasattr(os, "register_at_fork"):  # a forked process inherits the pool withou
     os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
-Kind = Literal["normal", "uniform"]
+Kind = Literal["normal", "uniform", "seed"]
 Job = tuple[Tensor, int]  # what to fill, and the seed
 
 
 class Asked(NamedTuple):
-    """Random numbers that were asked for: standard normals, or uniforms in [0, 1)."""
+    """Random numbers that were asked for: standard normals, uniforms in [0, 1), or seeds of a compiler's own."""
 
     kind: Kind
     shape: torch.Size
@@ -93,18 +93,31 @@ class Stream:
     def draw(self, kind: Kind, out: Tensor) -> Tensor:
         """Fill with the numbers of a kind."""
         self.asked.append(Asked(kind, out.shape, out.dtype))
-        return out.normal_(generator=self.generator) if kind == "normal" else out.uniform_(generator=self.generator)
+        fill = {"normal": out.normal_, "uniform": out.uniform_, "seed": out.random_}[kind]
+        return fill(generator=self.generator)
 
 
 class Prepared(Stream):
-    """Random numbers that have been drawn before, handed out in the order of asking."""
+    """Random numbers that have been drawn before, handed out in the order of asking.
+
+    A whole number among them is a seed: the compiler of the step that asks is to draw those itself.
+    """
 
     def __init__(self, numbers: Sequence[Tensor]) -> None:
         self.numbers = iter(numbers)
 
     def draw(self, kind: Kind, out: Tensor) -> Tensor:
         """The next of the numbers, in place of `out`."""
-        return next(self.numbers)
+        given = next(self.numbers)
+        return given if given.is_floating_point() else _drawn_inside(out, given)
+
+
+def _drawn_inside(like: Tensor, seed: Tensor) -> Tensor:
+    """Standard normals of this shape as an operation that Inductor fuses with those that use them."""
+    from torch._inductor.inductor_prims import random as fused
+
+    normals: Tensor = fused(list(like.shape), seed, "randn")
+    return normals
 
 
 @dataclass(frozen=True)
