@@ -1,7 +1,9 @@
 """Adversarial distillation from a posterior to a posterior; how well it matches is the study `apd-target`."""
 
 import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -49,11 +51,21 @@ def test_it_is_a_posterior(classifier, tmp_path):
     assert isinstance(again, GeneratorPosterior) and torch.equal(again.thetas(9, seed=2), found.thetas(9, seed=2))
     assert again.about["distiller"]["noise"] == 4 and again.about["teacher"]["method"]["name"] == "SGLD"
     assert "a generator of" in repr(again) and again.to("cpu").size == found.size
-    for call in (found.diagnose, found.mean_network):
-        with pytest.raises(dubito.Undefined):
-            call()
+    with pytest.raises(dubito.Undefined):
+        found.mean_network()
     with pytest.raises(ValueError, match="belongs to another network"):
         dubito.load(tmp_path / "g", nn.Linear(3, 2), device="cpu")
+
+
+def test_draws_of_a_generator_are_independent_and_collapse_is_named(classifier):
+    teacher, x, _ = classifier
+    found = adversarial(teacher, SMALL, steps=20, **QUIET)
+    told = found.diagnose(x[:5])
+    assert float(told.weights.rhat.max()) < 1.02 and float(told.predictions.rhat.max()) < 1.02
+    assert float(np.median(told.weights.ess_bulk)) == pytest.approx(2000, rel=0.1) and not told.weights.constant
+    parameters = {n: p.clone() for n, p in found.parameters.items()}
+    parameters["head.0.weight"][3] = 0.0
+    assert len(replace(found, parameters=parameters).diagnose().weights.constant) == 1
 
 
 def test_a_generator_can_teach_a_mixture(classifier):

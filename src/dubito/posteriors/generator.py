@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -14,12 +14,17 @@ from torch import Tensor
 from dubito.likelihoods import Likelihood
 from dubito.net import Net
 from dubito.posteriors import files
+from dubito.posteriors.samples import diagnosed
 from dubito.posteriors.storage import Damaged, Samples
 from dubito.posteriors.weights import WeightPosterior
 from dubito.rng import Rng
 
+if TYPE_CHECKING:
+    from dubito.diagnostics import Diagnostics
+
 TENSORS = "generator.safetensors"
 MOMENTS = 1000  # draws behind `moments`
+DIAGNOSED, CHAINS = 2000, 4  # draws behind `diagnose`
 SHIFT, SCALE = "shift", "scale"
 Parameters = dict[str, Tensor]
 
@@ -121,6 +126,13 @@ class GeneratorPosterior(WeightPosterior):
         spread = (square / MOMENTS - mean.square()).clamp_min(0).sqrt()
         return mean.to(self.net.dtype), spread.to(self.net.dtype)
 
+    def diagnose(self, x: Any = None) -> "Diagnostics":
+        """Of independent draws, shared out to four chains: R-hat is 1 and every draw counts.
+
+        What a generator has collapsed onto one value is named as constant.
+        """
+        return diagnosed(self, _Generated(self, 0, DIAGNOSED, CHAINS), x)
+
     @property
     def size(self) -> int:
         """How many numbers are stored."""
@@ -146,9 +158,9 @@ class GeneratorPosterior(WeightPosterior):
 class _Generated(Samples):
     """Draws of a generator as samples, made when they are asked for."""
 
-    def __init__(self, posterior: GeneratorPosterior, seed: int, n: int) -> None:
+    def __init__(self, posterior: GeneratorPosterior, seed: int, n: int, chains: int = 1) -> None:
         self.posterior, self.rng = posterior, Rng(seed).child("generator")
-        self.rows, self.chains = n, 1
+        self.rows, self.chains = n // chains, chains
 
     def get(self, index: Sequence[int]) -> tuple[Tensor, dict[str, Tensor]]:
         held = self.posterior

@@ -59,20 +59,10 @@ class SamplesPosterior(WeightPosterior):
         return self.net.network(mean[: self.net.layout.size], {n: b[0] for n, b in buffers.items()})
 
     def diagnose(self, x: Any = None) -> "Diagnostics":
-        from dubito import diagnostics
-
         if self.form != "chains":
             what = "an ensemble" if self.form == "ensemble" else "a point"
             raise Undefined(f"{what} has no chain to diagnose; R-hat and ESS belong to samplers")
-        columns = diagnostics.choose(self.net.layout.size, COORDINATES).tolist()
-        names = coordinate_names(self.net.layout, columns)
-        weights = diagnostics.summarise(self.samples.coordinates(columns).cpu().numpy(), names)
-        predicted = None
-        if x is not None:
-            draws = self.predict(x, draws=len(self), keep_draws=True).draws
-            paths = draws.unflatten(0, (self.samples.rows, self.samples.chains)).transpose(0, 1).flatten(2)
-            predicted = diagnostics.summarise(paths.cpu().numpy())
-        return diagnostics.Diagnostics(weights, predicted)
+        return diagnosed(self, self.samples, x)
 
     def to(self, device: str | torch.device) -> "SamplesPosterior":
         samples = self.samples
@@ -105,6 +95,21 @@ def moments(samples: Samples) -> tuple[Tensor, Tensor]:
     mean = total / n
     var = ((square - n * mean.square()) / max(1, n - 1)).clamp_min(0)
     return (first.double() + mean).to(first.dtype), var.sqrt().to(first.dtype)
+
+
+def diagnosed(posterior: WeightPosterior, samples: Samples, x: Any) -> "Diagnostics":
+    """R-hat and ESS of some weights over chains of samples and, where x is given, of predictions by all of them."""
+    from dubito import diagnostics
+
+    columns = diagnostics.choose(posterior.net.layout.size, COORDINATES).tolist()
+    names = coordinate_names(posterior.net.layout, columns)
+    weights = diagnostics.summarise(samples.coordinates(columns).cpu().numpy(), names)
+    predicted = None
+    if x is not None:
+        draws = posterior.predict(x, draws=len(samples), keep_draws=True).draws
+        paths = draws.unflatten(0, (samples.rows, samples.chains)).transpose(0, 1).flatten(2)
+        predicted = diagnostics.summarise(paths.cpu().numpy())
+    return diagnostics.Diagnostics(weights, predicted)
 
 
 def coordinate_names(layout: Layout, columns: Sequence[int]) -> list[str]:
