@@ -19,7 +19,7 @@ from dubito.studies import images
 from dubito.studies.base import Plan, Settings, built
 
 RATE, DECAY = 0.05, 1e-3  # of the paper's SGLD and SGD, on the mean loss
-GAMES = {"fcNN1": 8_000, "fcNN2": 4_000}  # steps of a generator; the paper's has 100,000
+GAMES = {"fcNN1": 8_000, "fcNN2": 3_000}  # steps of a generator; the paper's has 100,000
 PRECISION: Precision = "tf32"  # of matrix products on a GPU
 OUTSIDE = 2_000  # rows of each side in a detection
 
