@@ -59,6 +59,53 @@ def test_the_mean_network_is_a_plain_module_of_mean_weights():
     torch.testing.assert_close(nn.utils.parameters_to_vector(network.parameters()), mean[:-1])
 
 
+@pytest.mark.parametrize("where", ["memory", "disk"])
+def test_a_member_is_one_chain_left_where_it_is(tmp_path, where):
+    made = posterior(rows=7, chains=3)
+    all_of_it = made.thetas(21)
+    if where == "disk":
+        made.save(tmp_path / "chains")
+        made = dubito.load(tmp_path / "chains", made.net.module, device="cpu")
+    for index in range(3):
+        one = made.member(index)
+        assert torch.equal(one.thetas(100), all_of_it[index::3]) and one.form == "chains"
+        assert one.samples.on_disk == (where == "disk") and (one.samples.rows, one.samples.chains) == (7, 1)
+        assert torch.equal(one.mean_network()[0].bias, one.moments()[0][12:16])
+    if where == "memory":
+        assert one.samples.theta.data_ptr() == made.samples.theta[0, 2].data_ptr()
+    one.save(tmp_path / "one")
+    assert torch.equal(dubito.load(tmp_path / "one", made.net.module, device="cpu").thetas(7), all_of_it[2::3])
+    some = made.thinned(3)
+    assert torch.equal(some.samples.get(range(6))[0], torch.cat([all_of_it[6:9], all_of_it[15:18]]))
+    assert torch.equal(made.member(1).thinned(3).thetas(9), some.member(1).thetas(9))
+
+
+def test_networks_of_an_ensemble_are_points_and_members_that_are_not_there_are_refused():
+    one = posterior(rows=1, chains=3, form="ensemble").member(1)
+    assert one.form == "point" and len(one) == 1
+    with pytest.raises(dubito.Undefined, match="a point has no chain"):
+        one.diagnose()
+    for index in (-1, 3):
+        with pytest.raises(ValueError, match=f"there is no member {index} of 3; they are counted from 0"):
+            posterior(chains=3).member(index)
+    for every in (0, 10):
+        with pytest.raises(ValueError, match=f"every is {every}, of 9 samples a chain"):
+            posterior().thinned(every)
+
+
+@pytest.mark.parametrize("folder", [None, "run"])
+def test_every_third_sample_is_what_three_times_the_thinning_keeps(tmp_path, folder):
+    torch.manual_seed(0)
+    net, rows = nn.Linear(2, 2), (torch.randn(8, 2), torch.tensor([0, 1] * 4))
+
+    def chain(thin: int, folder) -> SamplesPosterior:
+        method = dubito.SGLD(burn_in=5, thin=thin)
+        return dubito.fit(net, rows, method, steps=30, members=2, folder=folder, device="cpu", progress=False)
+
+    long = chain(2, folder and tmp_path / folder)
+    assert torch.equal(long.thinned(3).thetas(100), chain(6, None).thetas(100))
+
+
 def test_ensembles_and_several_chains_have_no_mean_network():
     with pytest.raises(dubito.Undefined, match="the average weights of an ensemble are no network that fits"):
         posterior(rows=1, chains=3, form="ensemble").mean_network()
@@ -110,3 +157,24 @@ def test_a_chain_is_no_prior_but_its_mixture_is():
     with pytest.raises(dubito.Undefined, match=r"no density to be a prior; take one that has.*distill\.mixture"):
         chain.as_prior()
     assert set(dubito.distill.mixture(chain, progress=False).as_prior()) == {"weight", "bias"}
+
+
+@pytest.mark.parametrize("method", [dubito.MCDropout(rate=0.3), dubito.ConcreteDropout()])
+def test_a_member_of_dropout_keeps_its_weights_and_rates(tmp_path, method):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Dropout(), nn.Linear(4, 2))
+    rows = X, torch.tensor([0, 1] * 5)
+    made = dubito.fit(net, rows, method, steps=3, members=2, folder=tmp_path / "run", device="cpu", progress=False)
+    one = made.member(1)
+    assert len(one) == 1 and one.about == made.about
+    weights = nn.utils.parameters_to_vector(one.mean_network().parameters())
+    assert torch.equal(weights, made.samples.get([1])[0][0, : len(weights)])
+    assert made.rates is None or torch.equal(one.rates, made.rates[1:])
+    with pytest.raises(ValueError, match="there is no member 2 of 2"):
+        made.member(2)
+
+
+def test_a_generator_has_no_members():
+    made = dubito.distill.adversarial(posterior(), steps=1, device="cpu", progress=False)
+    with pytest.raises(dubito.Undefined, match="GeneratorPosterior has no members to take apart"):
+        made.member(0)

@@ -122,6 +122,6 @@ def _whole(posterior: Posterior) -> nn.Module:
         return posterior.mean_network()
     except Undefined as error:
         raise Undefined(
-            f"{posterior!r} is no single network to make smaller ({error}); fit with members=1, or take one of a "
-            "mixture with posterior.member(0)"
+            f"{posterior!r} is no single network to make smaller ({error}); fit with members=1, or take one of "
+            "several with posterior.member(0)"
         ) from error

@@ -17,7 +17,7 @@ from dubito.layout import Layout
 from dubito.loop import Record
 from dubito.posteriors.base import Posterior, check_posterior
 from dubito.posteriors.samples import SamplesPosterior
-from dubito.posteriors.storage import MemorySamples, StoredSamples
+from dubito.posteriors.storage import MemorySamples
 from dubito.posteriors.student import StudentPosterior
 from dubito.rng import Rng
 from dubito.runs import carry_out
@@ -122,7 +122,7 @@ def _at_hand(teacher: Posterior) -> Tensor | None:
 
 def _near(posterior: Posterior) -> Posterior:
     """Stored networks brought to the device, where they fit."""
-    if not isinstance(posterior, SamplesPosterior) or not isinstance(posterior.samples, StoredSamples):
+    if not isinstance(posterior, SamplesPosterior) or not posterior.samples.on_disk:
         return posterior
     samples, device = posterior.samples, posterior.net.device
     first, buffers = samples.get([0])

@@ -86,6 +86,10 @@ class Posterior(ABC):
             f"{type(self).__name__} is no distribution over weights, so there are none to sample; use draw()"
         )
 
+    def member(self, index: int) -> "Posterior":
+        """One of several that were fitted side by side, by itself."""
+        raise Undefined(f"{type(self).__name__} has no members to take apart; use it as a whole")
+
     def mean_network(self) -> nn.Module:
         """The plain module that stands for the whole posterior, where one can."""
         raise Undefined(f"{type(self).__name__} has no single network that stands for it; use predict()")

@@ -53,7 +53,7 @@ class DropoutPosterior(Posterior):
     def member(self, index: int) -> "DropoutPosterior":
         """One of several networks, by itself."""
         rates = None if self.rates is None else self.rates[index : index + 1]
-        return DropoutPosterior.of(self.net, self.likelihood, *self.samples.get([index]), rates)
+        return replace(self, samples=self.samples.chain(index), rates=rates)
 
     def mean_network(self) -> nn.Module:
         """The weight-scaling rule: the network with dropout off."""

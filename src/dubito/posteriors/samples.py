@@ -1,9 +1,9 @@
 """Posteriors made of stored networks: a point, an ensemble, or the samples of Markov chains."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +49,18 @@ class SamplesPosterior(WeightPosterior):
 
     def moments(self) -> tuple[Tensor, Tensor]:
         return moments(self.samples)
+
+    def member(self, index: int) -> Self:
+        """One chain of several, or one network of an ensemble, left where it is."""
+        samples = self.samples.chain(index)
+        form: Form = "point" if self.form == "ensemble" and len(samples) == 1 else self.form
+        return replace(self, samples=samples, form=form)
+
+    def thinned(self, every: int) -> Self:
+        """One sample in so many of each chain: those that a sampler with so many times its `thin` would have kept."""
+        if not 1 <= every <= self.samples.rows:
+            raise ValueError(f"every is {every}, of {self.samples.rows} samples a chain; give a number between them")
+        return replace(self, samples=self.samples.part(rows=slice(every - 1, None, every)))
 
     def mean_network(self) -> nn.Module:
         if len(self) > 1 and (self.form == "ensemble" or self.samples.chains > 1):

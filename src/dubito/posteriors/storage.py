@@ -50,6 +50,16 @@ class Samples(ABC):
     def get(self, index: Sequence[int]) -> tuple[Tensor, dict[str, Tensor]]:
         """Samples by number (row * chains + chain): vectors (n, D) and statistics (n, ...)."""
 
+    def part(self, rows: slice = slice(None), chains: slice = slice(None)) -> "Samples":
+        """Some rows of some chains, left where they are."""
+        return PartSamples(self, range(self.rows)[rows], range(self.chains)[chains])
+
+    def chain(self, index: int) -> "Samples":
+        """One of the chains, left where it is."""
+        if not 0 <= index < self.chains:
+            raise ValueError(f"there is no member {index} of {self.chains}; they are counted from 0")
+        return self.part(chains=slice(index, index + 1))
+
     def pieces(self) -> Iterator[Tensor]:
         """All vectors, a few at a time."""
         size = max(1, PART_BYTES // max(1, self.get([0])[0].nbytes))
@@ -74,6 +84,13 @@ class MemorySamples(Samples):
         if len(index) and list(index) == list(range(index[0], index[0] + len(index))):
             at = slice(index[0], index[0] + len(index))  # a view, not a copy
         return self.theta.flatten(0, 1)[at], {n: b.flatten(0, 1)[at] for n, b in self.buffers.items()}
+
+    def part(self, rows: slice = slice(None), chains: slice = slice(None)) -> Samples:
+        def cut(held: Tensor) -> Tensor:  # such that `get` need not copy: a view, where one can be had
+            some = held[rows, chains]
+            return some.flatten(0, 1).view(some.shape)
+
+        return MemorySamples(cut(self.theta), {n: cut(b) for n, b in self.buffers.items()})
 
 
 class StoredSamples(Samples):
@@ -131,6 +148,19 @@ class StoredSamples(Samples):
             except (SafetensorError, OSError) as error:
                 raise self._damaged(number, str(error)) from error
         return self._open[number]
+
+
+class PartSamples(Samples):
+    """Some rows of some chains of other samples, read from those."""
+
+    def __init__(self, whole: Samples, rows: Sequence[int], chains: Sequence[int]) -> None:
+        self.whole, self.on_disk = whole, whole.on_disk
+        self._rows, self._chains = rows, chains
+        self.rows, self.chains = len(rows), len(chains)
+
+    def get(self, index: Sequence[int]) -> tuple[Tensor, dict[str, Tensor]]:
+        places = (divmod(int(i), self.chains) for i in index)
+        return self.whole.get([self._rows[row] * self.whole.chains + self._chains[chain] for row, chain in places])
 
 
 class JoinedSamples(Samples):

@@ -19,7 +19,7 @@ import dubito
 from dubito import metrics, plots
 from dubito.plots import Series
 from dubito.results import Cell, Figure, Result, Table
-from dubito.studies import images, sparsity
+from dubito.studies import images
 from dubito.studies.alpha_attacks import ALPHAS, BATCH, DECAY, weight_decay
 from dubito.studies.base import Settings, Study, seeded
 from dubito.studies.images import Images
@@ -71,7 +71,7 @@ def scores(posterior: dubito.Posterior, data: Images) -> tuple[float, float]:
     """Test error in per cent and mean test log-likelihood of a hundred draws, averaged over repeats."""
     found = []
     for index in range(len(posterior)):
-        prediction = sparsity.member(posterior, index).predict(data.test.x, draws=DRAWS)
+        prediction = posterior.member(index).predict(data.test.x, draws=DRAWS)
         wrong = 100 * (1 - metrics.accuracy(prediction.probs.cpu(), data.test.y))
         found.append((wrong, float(prediction.log_prob(data.test.y).double().mean())))
     return fmean(one[0] for one in found), fmean(one[1] for one in found)

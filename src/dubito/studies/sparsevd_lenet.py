@@ -84,7 +84,7 @@ def tried(name: str, masked: Masked, settings: Settings) -> list[list[float]]:
     made = replace(recipe(*NETS[name], masked, settings), seeds=1)
     data = sparsity.images("mnist", settings)
     posterior, _ = sparsity.fitted(made, data, settings, True, f"choice-{masked}")
-    one = compress.scored(sparsity.member(posterior, 0))
+    one = compress.scored(posterior.member(0))
     curve = points(one, posterior.likelihood, data.validation, sparsity.SHARES)
     return [[p.removed, p.error] for p in curve if p.left]
 

@@ -19,9 +19,6 @@ from dubito.compress.scores import Scored
 from dubito.config import to_dict
 from dubito.data import Split
 from dubito.posteriors.base import Posterior
-from dubito.posteriors.dropout import DropoutPosterior
-from dubito.posteriors.gaussian import GaussianPosterior
-from dubito.posteriors.samples import SamplesPosterior
 from dubito.posteriors.sparse import SparsePosterior
 from dubito.priors import PriorLike
 from dubito.results import Cell, Figure, Table
@@ -131,7 +128,7 @@ def outcomes(posterior: Posterior, data: Images, plain: bool, shares: Mapping[st
     """Every seed: uncut for a plain fit, or at log alpha's own threshold; then with named shares of weights removed."""
     found = []
     for index in range(len(posterior)):
-        one = compress.scored(member(posterior, index), "magnitude" if plain else None)
+        one = compress.scored(posterior.member(index), "magnitude" if plain else None)
         cuts = (
             {"dense": torch.finfo(torch.float32).tiny} if plain else {"Sparse VD, log alpha < 3": float(one.cut or 0.0)}
         )
@@ -144,18 +141,8 @@ def outcomes(posterior: Posterior, data: Images, plain: bool, shares: Mapping[st
 
 def chosen_share(posterior: Posterior, data: Images) -> float:
     """The share of the first seed's weights that validation rows do not miss."""
-    curve = points(compress.scored(member(posterior, 0)), posterior.likelihood, data.validation, SHARES)
+    curve = points(compress.scored(posterior.member(0)), posterior.likelihood, data.validation, SHARES)
     return choose(curve).removed
-
-
-def member(posterior: Posterior, index: int) -> Posterior:
-    """One seed of several by itself; a plain network is a Gaussian without width."""
-    if isinstance(posterior, GaussianPosterior | DropoutPosterior):
-        return posterior.member(index)
-    if not isinstance(posterior, SamplesPosterior):
-        raise ValueError(f"{type(posterior).__name__} has no members to take apart; give a Gaussian or stored networks")
-    theta, buffers = posterior.samples.get([index])
-    return GaussianPosterior(posterior.net, posterior.likelihood, theta, torch.zeros_like(theta), buffers)
 
 
 def averages(found: Sequence[Outcome]) -> dict[str, dict[str, float]]:
@@ -188,4 +175,4 @@ def table(found: Sequence[Outcome], title: str) -> Table:
 
 def pictures(posterior: SparsePosterior, plain: Posterior, records: Sequence[Any], per_epoch: int) -> list[Figure]:
     """Of the first seed, beside that of a plain fit."""
-    return figures.standard(posterior.member(0), member(plain, 0).mean_network(), records, per_epoch)
+    return figures.standard(posterior.member(0), plain.member(0).mean_network(), records, per_epoch)
