@@ -7,8 +7,9 @@ from statistics import mean
 import pytest
 import torch
 
+import dubito
 from dubito import studies
-from dubito.studies import apd_accuracy, apd_target, digits
+from dubito.studies import apd_accuracy, apd_online, apd_storage, apd_target, digits
 from dubito.studies.base import Settings
 from dubito.studies.bdk_toy import kl
 
@@ -65,8 +66,10 @@ def test_digits(name, tmp_path):
     result = quick(name, tmp_path)
     assert result.tables and "Quick" in result.summary
     if name == "apd-accuracy":
-        assert set(result.numbers["fcNN1"][0]) == {"SGD", "MC dropout", "SGLD", "APD"}
-        assert result.numbers["fcNN1"][0]["SGD"]["bald_auroc"] is None
+        first, second = result.numbers["fcNN1"]
+        assert list(first) == ["SGD", "MC dropout", "SGLD", "APD"] and first["SGD"]["bald_auroc"] is None
+        assert all(first[m]["nll"] != second[m]["nll"] and first[m]["bytes"] == second[m]["bytes"] for m in first)
+        assert first["SGLD"]["bytes"] == 37 * first["SGD"]["bytes"] and first["SGLD"]["variation"] is None
     if name == "apd-gans":
         assert [r["step"] for r in result.numbers["validation"]["WGAN"]] == [1, 2, 3, 4]
     if name == "apd-online":
@@ -82,12 +85,30 @@ def test_posteriors_are_taken_from_the_folders_of_apd_accuracy(tmp_path, monkeyp
     held = digits.load(settings)
     made = apd_accuracy.posteriors("fcNN1", ("APD", "SGD"), held, settings)
     folders = {path.name for path in (tmp_path / "runs" / "apd-accuracy-0").iterdir() if path.is_dir()}
-    assert folders == {"fcnn1-sgld-0", "fcnn1-apd-0", "fcnn1-sgd-0"}
+    assert folders == {"fcnn1-sgld", "fcnn1-apd-0", "fcnn1-sgd"}
     monkeypatch.setattr("dubito.runs.run", lambda *_, **__: pytest.fail("fitted again"))
     found = apd_accuracy.posteriors("fcNN1", ("APD", "SGD"), held, settings)
     for name, posterior in made.items():
         probs = [p.predict(held.test.x[:5], draws=2).probs for p in (posterior, found[name])]
         assert torch.equal(*probs)
+    network = apd_storage.measured("single network", 1, settings)["bytes"]
+    assert apd_storage.measured("chain", 0, settings)["bytes"] == 7 * network
+    assert apd_online.measured("teacher", 1, settings)["quality"]["bytes"] == 37 * network
+    assert apd_online.measured("many", 1, settings)["seen"] == 37
+
+
+def test_seeds_are_members_of_one_fit_and_each_has_a_generator_of_its_own(tmp_path):
+    settings = Settings(quick=True, device="cpu", progress=False, work=tmp_path / "apd-accuracy-0")
+    held = digits.load(settings)
+    chains = apd_accuracy.made("fcNN2", "SGLD", [0, 1], held, settings)
+    whole = dubito.load(tmp_path / "apd-accuracy-0" / "fcnn2-sgld", chains[0].net.module, device="cpu")
+    for index, chain in enumerate(chains):
+        assert chain.samples.on_disk and torch.equal(chain.thetas(37), whole.thetas(74)[index::2])
+    assert torch.equal(apd_accuracy.chain("fcNN2", held, settings).thetas(37), chains[0].thetas(37))
+    (second,) = apd_accuracy.made("fcNN2", "APD", [1], held, settings)
+    told = {"steps": 4, "validation": held.validation, "seed": 1, "device": "cpu", "precision": "tf32"}
+    alone = dubito.distill.adversarial(chains[1], **told, progress=False)
+    assert torch.equal(second.thetas(3), alone.thetas(3))
 
 
 def test_apd_storage(tmp_path):

@@ -2,17 +2,19 @@
 
 SGLD as released (epsilon 1e-6, batches of 100, 200,000 iterations, burn-in 500), 200 of its samples; a generator
 trained on all of them, and 100 of its networks; SGD and MC dropout with the same rate and decay, at their best state on
-validation rows.
+validation rows. Seeds differ in first weights, noise, masks and generators; they see the same batches.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import product
 from statistics import mean
 from typing import Any
 
 import dubito
 from dubito.distill import Adversarial, adversarial
 from dubito.posteriors.base import Posterior
+from dubito.posteriors.samples import SamplesPosterior
 from dubito.results import Result, Table
 from dubito.runtime import alone
 from dubito.studies import digits
@@ -30,17 +32,19 @@ PUBLISHED = {  # Wang et al. 2018, as in their slides; the column of SGD is not 
 }
 THIN = {"fcNN1": 20, "fcNN2": 100}  # ten thousand samples of fcNN1, two thousand of fcNN2
 DRAWS = {"SGD": 1, "MC dropout": 200, "SGLD": 200, "APD": 100}
-MAKING = ("SGLD", "APD", "MC dropout", "SGD")  # in which order: what waits for a chain, and what takes longest, early
+MAKING = ("SGLD", "MC dropout", "SGD", "APD")  # in which order: what waits for a chain comes last
 STEPS, SEEDS = 200_000, 3
 
 
 def run(settings: Settings) -> Result:
     """Every method on both networks over several seeds."""
-    held = digits.load(settings)
-    seeds = [settings.seed + i for i in range(1 if settings.quick else SEEDS)]
-    pieces = {f"{m} {name} {seed}": (name, m, seed) for m in MAKING for name in reversed(THIN) for seed in seeds}
-    scored = dict(zip(pieces.values(), answers(measured, pieces, settings).values(), strict=True))
-    found = {name: [{m: Quality(**scored[name, m, seed]) for m in DRAWS} for seed in seeds] for name in THIN}
+    held, count = digits.load(settings), seeds(settings)
+    pieces = _pieces(count)
+    scored = {}
+    for piece, each in answers(measured, pieces, settings).items():
+        name, method, some = pieces[piece]
+        scored.update({(name, method, i): Quality(**one) for i, one in zip(some, each, strict=True)})
+    found = {name: [{m: scored[name, m, i] for m in DRAWS} for i in range(count)] for name in THIN}
     return Result(
         STUDY.name,
         STUDY.title,
@@ -51,55 +55,103 @@ def run(settings: Settings) -> Result:
             "steps": STEPS,
             "generator steps": digits.GAMES,
             "precision": digits.PRECISION,
-            "seeds": seeds,
+            "seeds": count,
             "draws": DRAWS,
         },
     )
 
 
-def measured(name: str, method: str, seed: int, settings: Settings) -> dict[str, Any]:
-    """The quality of one method on one network; the chain is the teacher of all others."""
-    held, at = digits.load(settings), replace(settings, seed=seed)
-    mine = posterior(name, method, held, at)
-    if method == "SGLD":
-        return asdict(digits.quality(mine, held, DRAWS[method], None, seed))
-    teacher = posterior(name, "SGLD", held, at).predict(held.test.x, draws=DRAWS["SGLD"], seed=seed)
-    return asdict(digits.quality(mine, held, DRAWS[method], teacher, seed))
+def _pieces(count: int) -> dict[str, tuple[str, str, list[int]]]:
+    """Networks, methods and seeds: all seeds of a fit at once, but generators one by one."""
+    every = list(range(count))
+    found = {}
+    for method, name in product(MAKING, reversed(THIN)):
+        for some in [[i] for i in every] if method == "APD" else [every]:
+            found[f"{method} {name} {some[0]}"] = name, method, some
+    return found
 
 
-def posterior(name: str, method: str, held: Held, settings: Settings) -> Posterior:
-    """SGD, MC dropout, the chain or what is distilled from it, for fcNN1 or fcNN2; kept by network, method and seed."""
-    folder = settings.folder(f"{name} {method} {settings.seed}")
-    steps, generator_steps = (100, 4) if settings.quick else (STEPS, digits.GAMES[name])
-    if method == "SGLD":
-        return digits.chain(name, held, settings, steps, 10 if settings.quick else THIN[name], folder)
+def measured(name: str, method: str, some: Sequence[int], settings: Settings) -> list[dict[str, Any]]:
+    """The quality of one method on one network for some of the seeds; each one's chain is the teacher of all others."""
+    held = digits.load(settings)
+    mine = made(name, method, some, held, settings)
+    chains = mine if method == "SGLD" else made(name, "SGLD", some, held, settings)
+    found = []
+    for index, one, chain in zip(some, mine, chains, strict=True):
+        seed = settings.seed + index
+        teacher = None if one is chain else chain.predict(held.test.x, draws=DRAWS["SGLD"], seed=seed)
+        found.append(asdict(digits.quality(one, held, DRAWS[method], teacher, seed)))
+    return found
+
+
+def made(name: str, method: str, some: Sequence[int], held: Held, settings: Settings) -> list[Posterior]:
+    """SGD, MC dropout, the chain or what is distilled from it, for fcNN1 or fcNN2 and for some of the seeds; kept.
+
+    The seeds of a fit are its members, side by side on the same batches; every generator learns from one of the chains.
+    """
     if method == "APD":
-        chain = posterior(name, "SGLD", held, settings)
-        with alone(folder):
-            return adversarial(
-                chain, Adversarial(), steps=generator_steps, validation=held.validation, folder=folder,
-                **digits.game(settings),
-            )  # fmt: skip
+        chains = made(name, "SGLD", some, held, settings)
+        return [_generator(name, chain, i, held, settings) for i, chain in zip(some, chains, strict=True)]
+    whole = _fitted(name, method, held, settings)
+    return [whole.member(index) for index in some]
+
+
+def _fitted(name: str, method: str, held: Held, settings: Settings) -> Posterior:
+    """All seeds of one method."""
+    n, count = len(held.train.y), steps(settings)
     descent: dict[str, Any] = {"learning_rate": digits.RATE, "optimiser": "sgd", "momentum": 0.0}
     fits: dict[str, tuple[dubito.Method[Any], float]] = {
+        "SGLD": (digits.sampler(n, count, thin(name, settings)), 0.0),
         "SGD": (dubito.MAP(**descent), 0.0),
         "MC dropout": (dubito.MCDropout(**descent), 0.5),
     }
-    made, dropout = fits[method]
-    plan = Plan(made, digits.network(name, settings, dropout), steps, None, 100, digits.PRECISION)
-    prior = digits.paper_prior(len(held.train.y))
-    return plan.fit(held.train, settings, dubito.Categorical(), prior, held.validation, folder)
+    chosen, dropout = fits[method]
+    plan = Plan(chosen, digits.network(name, settings, dropout), count, seeds(settings), 100, digits.PRECISION)
+    validation = None if method == "SGLD" else held.validation
+    folder = settings.folder(f"{name} {method}")
+    return plan.fit(held.train, settings, dubito.Categorical(), digits.paper_prior(n), validation, folder)
+
+
+def _generator(name: str, chain: Posterior, index: int, held: Held, settings: Settings) -> Posterior:
+    """What one chain teaches."""
+    folder, games = settings.folder(f"{name} APD {index}"), 4 if settings.quick else digits.GAMES[name]
+    told = digits.game(replace(settings, seed=settings.seed + index))
+    with alone(folder):
+        return adversarial(chain, Adversarial(), steps=games, validation=held.validation, folder=folder, **told)
+
+
+def seeds(settings: Settings) -> int:
+    """How many there are."""
+    return 2 if settings.quick else SEEDS
+
+
+def steps(settings: Settings) -> int:
+    """Of a chain, of SGD and of MC dropout."""
+    return 100 if settings.quick else STEPS
+
+
+def thin(name: str, settings: Settings) -> int:
+    """Steps between two samples that are kept."""
+    return 2 if settings.quick else THIN[name]
 
 
 def posteriors(name: str, methods: Sequence[str], held: Held, settings: Settings) -> dict[str, Posterior]:
-    """Several on one network, in this study's folders and from them where they are there already."""
+    """The first seed's on one network, in this study's folders and from them where they are there already."""
     shared = settings.beside(STUDY.name)
     ahead(_made, {method: (name, method) for method in MAKING if method in methods}, shared)
-    return {method: posterior(name, method, held, shared) for method in methods}
+    return {method: made(name, method, [0], held, shared)[0] for method in methods}
 
 
 def _made(name: str, method: str, settings: Settings) -> None:
-    posterior(name, method, digits.load(settings), settings)
+    made(name, method, [0], digits.load(settings), settings)
+
+
+def chain(name: str, held: Held, settings: Settings) -> SamplesPosterior:
+    """The first seed's, likewise."""
+    (found,) = made(name, "SGLD", [0], held, settings.beside(STUDY.name))
+    if not isinstance(found, SamplesPosterior):
+        raise ValueError(f"{found!r} is no chain; remove the folders of {STUDY.name} and run it again")
+    return found
 
 
 def _average(runs: Sequence[Mapping[str, Quality]], method: str, what: str) -> float | None:

@@ -1,6 +1,6 @@
 """Which game teaches a generator of networks: GAN, WGAN or WGAN-GP? Accuracy of generated networks over iterations.
 
-The teacher is the chain of fcNN1 of `apd-accuracy`, taken from its folders where it has run.
+The teacher is the first chain of fcNN1 of `apd-accuracy`, taken from its folders where it has run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,7 +50,7 @@ def run(settings: Settings) -> Result:
 def measured(name: str, settings: Settings) -> dict[str, Any]:
     """The quality of what one game made, or of the chain, and its scores on the way."""
     held, games = digits.load(settings), _games(settings)
-    chain = apd_accuracy.posterior("fcNN1", "SGLD", held, settings.beside(apd_accuracy.STUDY.name))
+    chain = apd_accuracy.chain("fcNN1", held, settings)
     if name == TEACHER:
         return {"quality": asdict(digits.quality(chain, held, 200)), "records": []}
     records: list[Record] = []

@@ -1,7 +1,8 @@
 """Distilling while sampling: what is lost without a stored chain, and what ten times as many samples bring.
 
 Offline generators learn from a thousand and from ten thousand samples of one chain; online ones from a buffer of a
-thousand, fed by the same chain or by ten chains side by side, with as many generator steps.
+thousand, fed by a chain of the same length or by ten side by side, with as many generator steps. The chain, and the
+generator of all its samples, are the first of `apd-accuracy`, taken from its folders where it has run.
 """
 
 from collections.abc import Mapping
@@ -13,12 +14,12 @@ from dubito.compare import stored_bytes
 from dubito.distill import Adversarial, adversarial
 from dubito.posteriors.base import Posterior
 from dubito.results import Result, Table
-from dubito.studies import digits
+from dubito.studies import apd_accuracy, digits
 from dubito.studies.base import Plan, Settings, Study
 from dubito.studies.digits import Held, Quality
 from dubito.studies.pieces import answers
 
-STEPS, BUFFER, CHAINS = 200_000, 1_000, 10
+BUFFER, CHAINS, FEWER = 1_000, 10, 10
 TEACHER, MORE = "SGLD, the teacher", "offline, ten times as many samples"
 
 
@@ -35,65 +36,68 @@ class Row(NamedTuple):
 
 
 def run(settings: Settings) -> Result:
-    """Two chains and four generators."""
+    """A chain and four generators."""
     held = digits.load(settings)
     several = 2 if settings.quick else CHAINS
-    pieces = {  # in which order: all wait for the teacher
+    pieces = {  # in which order: what waits for the teacher comes last
         TEACHER: ("teacher", 1),
-        MORE: ("many", 1),
         f"online, {several} chains": ("online", several),
         "online": ("online", 1),
+        MORE: ("many", 1),
         "offline": ("few", 1),
     }
     each = answers(measured, pieces, settings)
     order = (TEACHER, "offline", MORE, "online", f"online, {several} chains")
     rows = {name: Row(each[name]["seen"], each[name]["held"], Quality(**each[name]["quality"])) for name in order}
-    steps, games = _lengths(settings)
     return Result(
         STUDY.name,
         STUDY.title,
         summary=" ".join(filter(None, (_summary(rows), held.note))),
         numbers={name: {**asdict(row.quality), "seen": row.seen, "held": row.held} for name, row in rows.items()},
         tables=[_table(rows)],
-        settings={"steps": steps, "generator steps": games},
+        settings={"steps": apd_accuracy.steps(settings), "generator steps": _games(settings)},
     )
 
 
 def measured(way: str, members: int, settings: Settings) -> dict[str, Any]:
     """The row of the teacher, of a generator learnt from many or few samples, or of one learnt online."""
-    held, (steps, games) = digits.load(settings), _lengths(settings)
-    many = _chain("many", held, settings)
+    held = digits.load(settings)
+    made = _online(members, held, settings) if way == "online" else _offline(way, held, settings)
+    chain = apd_accuracy.chain("fcNN1", held, settings)
+    many, size = len(chain), stored_bytes(chain) // len(chain)
     if way == "teacher":
-        return Row(len(many), stored_bytes(many), digits.quality(many, held, 200)).plain()
-    taught = many.predict(held.test.x, draws=200)
-    if way == "online":
-        buffer = 10 if settings.quick else BUFFER
-        made: Posterior = _online(held, settings, members, steps, games, buffer)
-        seen, size = len(many) * members, buffer * (stored_bytes(many) // len(many))
-    else:
-        chain = _chain(way, held, settings)
-        made = adversarial(chain, Adversarial(), steps=games, **digits.game(settings))
-        seen, size = len(chain), stored_bytes(chain)
-    return Row(seen, size, digits.quality(made, held, 100, taught)).plain()
+        return Row(many, many * size, digits.quality(made, held, 200)).plain()
+    few = many // FEWER
+    seen, kept = {"many": (many, many), "few": (few, few), "online": (many * members, _buffer(settings))}[way]
+    taught = chain.predict(held.test.x, draws=200)
+    return Row(seen, kept * size, digits.quality(made, held, 100, taught)).plain()
 
 
-def _lengths(settings: Settings) -> tuple[int, int]:
-    """Steps of a chain and of a generator."""
-    return (160, 5) if settings.quick else (STEPS, digits.GAMES["fcNN1"])
+def _games(settings: Settings) -> int:
+    """Steps of a generator."""
+    return 5 if settings.quick else digits.GAMES["fcNN1"]
 
 
-def _chain(way: str, held: Held, settings: Settings) -> Posterior:
-    """Many samples of a chain, or a tenth of them."""
-    thin = {"many": 2, "few": 20} if settings.quick else {"many": 20, "few": 200}
-    return digits.chain("fcNN1", held, settings, _lengths(settings)[0], thin[way], settings.folder(way))
+def _buffer(settings: Settings) -> int:
+    return 10 if settings.quick else BUFFER
 
 
-def _online(held: Held, settings: Settings, members: int, steps: int, games: int, buffer: int) -> Posterior:
-    n = len(held.train.y)
-    sampler = dubito.SGLD(step_size=digits.RATE / n, burn_in=min(500, steps // 4), thin=2 if settings.quick else 20)
+def _offline(way: str, held: Held, settings: Settings) -> Posterior:
+    """The chain, or what is learnt from all of its samples or from a tenth."""
+    if way == "many":
+        return apd_accuracy.posteriors("fcNN1", ("APD",), held, settings)["APD"]
+    chain = apd_accuracy.chain("fcNN1", held, settings)
+    if way == "teacher":
+        return chain
+    return adversarial(chain.thinned(FEWER), Adversarial(), steps=_games(settings), **digits.game(settings))
+
+
+def _online(members: int, held: Held, settings: Settings) -> Posterior:
+    n, steps, thin = len(held.train.y), apd_accuracy.steps(settings), apd_accuracy.thin("fcNN1", settings)
     method = dubito.OnlineDistillation(
-        sampler=sampler, distiller=Adversarial(), every=max(1, steps // games), buffer=buffer
-    )
+        sampler=digits.sampler(n, steps, thin), distiller=Adversarial(), every=max(1, steps // _games(settings)),
+        buffer=_buffer(settings),
+    )  # fmt: skip
     plan = Plan(method, digits.network("fcNN1", settings), steps, members, 100, digits.PRECISION)
     folder = settings.folder(f"online {members}")
     return plan.fit(held.train, settings, dubito.Categorical(), digits.paper_prior(n), folder=folder)

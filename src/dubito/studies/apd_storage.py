@@ -1,6 +1,7 @@
 """What a posterior costs to keep: stored samples, mixtures and generators at equal bytes.
 
-One SGLD chain of fcNN1, 2,000 samples as in the paper's analysis; generators of last width h cost about as much as
+One SGLD chain of fcNN1, 2,000 samples as in the paper's analysis: every fifth of the first chain of `apd-accuracy`,
+taken from its folders where it has run, as is the single network. Generators of last width h cost about as much as
 h + 1 networks, mixtures of K diagonal Gaussians as much as 2 K.
 """
 
@@ -10,16 +11,14 @@ from typing import Any
 
 import numpy as np
 
-import dubito
 from dubito import plots
 from dubito.distill import Adversarial, Mixture, adversarial, mixture
 from dubito.posteriors.base import Posterior
 from dubito.posteriors.samples import SamplesPosterior
 from dubito.posteriors.storage import MemorySamples
 from dubito.results import Figure, Result, Table
-from dubito.rng import choose
-from dubito.studies import digits
-from dubito.studies.base import Plan, Settings, Study, against_published
+from dubito.studies import apd_accuracy, digits
+from dubito.studies.base import Settings, Study, against_published
 from dubito.studies.digits import Held, Quality
 from dubito.studies.pieces import answers
 
@@ -27,7 +26,7 @@ FAMILIES = ("chain", "single network", "samples", "mixtures", "generators")
 SAMPLES = (2, 6, 11, 21, 51, 101)
 COMPONENTS = (1, 3, 5, 10, 25, 50, 60)
 WIDTHS = (5, 10, 20, 50, 100)
-STEPS, DRAWS = 200_000, 100
+FEWER, DRAWS = 5, 100
 MEASURES = {
     "accuracy": "accuracy",
     "nll": "NLL, nats a row",
@@ -53,7 +52,7 @@ def run(settings: Settings) -> Result:
         numbers={family: {n: asdict(q) for n, q in members.items()} for family, members in found.items()},
         tables=[_published(found), _table(found)],
         figures=[_figure(measure, families) for measure in MEASURES if _has(measure, families)],
-        settings={"steps": _steps(settings), "generator steps": digits.GAMES["fcNN1"], "draws": DRAWS},
+        settings={"steps": apd_accuracy.steps(settings), "generator steps": digits.GAMES["fcNN1"], "draws": DRAWS},
     )
 
 
@@ -72,42 +71,22 @@ def sizes(settings: Settings) -> dict[str, tuple[str, int]]:
 def measured(family: str, count: int, settings: Settings) -> dict[str, Any]:
     """The quality of one of them; the chain is the teacher of all others."""
     held = digits.load(settings)
-    thin = 5 if settings.quick else 100
-    chain = digits.chain("fcNN1", held, settings, _steps(settings), thin, settings.folder("chain"))
+    chain = apd_accuracy.chain("fcNN1", held, settings).thinned(FEWER)
     if family == "chain":
         return asdict(digits.quality(chain, held, 200))
     taught = chain.predict(held.test.x, draws=200)
     return asdict(digits.quality(_made(family, count, chain, held, settings), held, DRAWS, taught, settings.seed))
 
 
-def _made(family: str, count: int, chain: Posterior, held: Held, settings: Settings) -> Posterior:
+def _made(family: str, count: int, chain: SamplesPosterior, held: Held, settings: Settings) -> Posterior:
     if family == "single network":
-        return _single(held, settings)
+        return apd_accuracy.posteriors("fcNN1", ("SGD",), held, settings)["SGD"]
     if family == "samples":
-        return _some(chain, count, settings.seed)
+        return replace(chain, samples=MemorySamples(chain.thetas(count, settings.seed).unsqueeze(1)))
     if family == "mixtures":
         return mixture(chain, Mixture(components=count), **digits.options(settings))
     distiller = Adversarial(widths=(count, count, count), critic_widths=(100, 100, 100))
     return adversarial(chain, distiller, steps=3 if settings.quick else digits.GAMES["fcNN1"], **digits.game(settings))
-
-
-def _steps(settings: Settings) -> int:
-    return 200 if settings.quick else STEPS
-
-
-def _some(chain: Posterior, count: int, seed: int) -> SamplesPosterior:
-    if not isinstance(chain, SamplesPosterior):
-        raise ValueError(f"{chain!r} holds no samples to choose from")
-    theta, _ = chain.samples.get(choose(len(chain), count, seed))
-    return replace(chain, samples=MemorySamples(theta.unsqueeze(1)))
-
-
-def _single(held: Held, settings: Settings) -> Posterior:
-    method = dubito.MAP(learning_rate=digits.RATE, optimiser="sgd", momentum=0.0)
-    steps = 100 if settings.quick else STEPS
-    plan = Plan(method, digits.network("fcNN1", settings), steps, None, 100, digits.PRECISION)
-    prior = digits.paper_prior(len(held.train.y))
-    return plan.fit(held.train, settings, dubito.Categorical(), prior, held.validation)
 
 
 def _published(found: Mapping[str, Mapping[str, Quality]]) -> Table:

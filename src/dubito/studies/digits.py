@@ -1,8 +1,7 @@
-"""Digits as the studies of distillation use them: MNIST and its splits, letters as what is no digit, the SGLD chain."""
+"""Digits as the studies of distillation use them: MNIST and its splits, letters as what is no digit, the SGLD."""
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -16,7 +15,7 @@ from dubito.posteriors.base import Posterior
 from dubito.prediction import Prediction, Undefined
 from dubito.runtime import Precision
 from dubito.studies import images
-from dubito.studies.base import Plan, Settings, built
+from dubito.studies.base import Settings, built
 
 RATE, DECAY = 0.05, 1e-3  # of the paper's SGLD and SGD, on the mean loss
 GAMES = {"fcNN1": 8_000, "fcNN2": 3_000}  # steps of a generator; the paper's has 100,000
@@ -59,12 +58,9 @@ def paper_prior(n: int) -> dubito.Normal:
     return dubito.Normal(std=1 / math.sqrt(n * DECAY))
 
 
-def chain(name: str, digits: Held, settings: Settings, steps: int, thin: int, folder: Path | None = None) -> Posterior:
-    """The paper's SGLD: epsilon = 0.05 / N, batches of 100, burn-in 500."""
-    n = len(digits.train.y)
-    sampler = dubito.SGLD(step_size=RATE / n, burn_in=min(500, steps // 4), thin=thin)
-    plan = Plan(sampler, network(name, settings), steps, None, 100, PRECISION)
-    return plan.fit(digits.train, settings, dubito.Categorical(), paper_prior(n), folder=folder)
+def sampler(n: int, steps: int, thin: int) -> dubito.SGLD:
+    """The paper's SGLD for n rows: epsilon = 0.05 / n, burn-in 500."""
+    return dubito.SGLD(step_size=RATE / n, burn_in=min(500, steps // 4), thin=thin)
 
 
 @dataclass(frozen=True)
