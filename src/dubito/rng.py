@@ -93,8 +93,9 @@ class Stream:
     def draw(self, kind: Kind, out: Tensor) -> Tensor:
         """Fill with the numbers of a kind."""
         self.asked.append(Asked(kind, out.shape, out.dtype))
-        fill = {"normal": out.normal_, "uniform": out.uniform_, "seed": out.random_}[kind]
-        return fill(generator=self.generator)
+        if kind == "seed":
+            return out.random_(generator=self.generator)
+        return out.normal_(generator=self.generator) if kind == "normal" else out.uniform_(generator=self.generator)
 
 
 class Prepared(Stream):

@@ -12,9 +12,6 @@ entropy and BALD are both shown.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import dubito
-from dubito.posteriors.base import Posterior
-from dubito.posteriors.samples import SamplesPosterior
 from dubito.results import Cell, Result, Table
 from dubito.studies import apd_accuracy, digits
 from dubito.studies.base import Settings, Study
@@ -46,7 +43,7 @@ def run(settings: Settings) -> Result:
     found = {
         name: Robustness(
             attack=attack, epsilons=(), bounds=(-1.0, 1.0), scores=tuple(SCORES), draws=draws, seed=settings.seed,
-            bootstrap=rounds, sources=stand_ins(fitted), progress=settings.progress,
+            bootstrap=rounds, sources={"MC dropout": fitted["MC dropout"].mean_network()}, progress=settings.progress,
         ).run(fitted, data)
         for name, attack in attacks(settings).items()
     }  # fmt: skip
@@ -60,13 +57,6 @@ def run(settings: Settings) -> Result:
         figures=figures,
         settings={"epsilon": EPSILON, "methods": {name: dict(one.about) for name, one in fitted.items()}},
     )
-
-
-def stand_ins(fitted: Mapping[str, Posterior]) -> dict[str, Posterior]:
-    """MC dropout is attacked through its network without dropout."""
-    posterior = fitted["MC dropout"]
-    net = dubito.Net(posterior.mean_network())
-    return {"MC dropout": SamplesPosterior.of(net, posterior.likelihood, net.theta().unsqueeze(0), {}, "point")}
 
 
 def verdict(detection: Mapping[str, Mapping[str, Any]]) -> str:
