@@ -1,5 +1,7 @@
 """Draws as functions: the same at every call, on any batching, in any chunks, under a memory budget."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -8,6 +10,7 @@ import dubito
 from dubito import functions
 from dubito.functions import aligned, plan_chunks, weights_at_a_time, widest
 from dubito.net import Net
+from dubito.posteriors.storage import MemorySamples
 
 X = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
 Y = torch.randint(3, (12,), generator=torch.Generator().manual_seed(1))
@@ -98,3 +101,29 @@ def test_vectors_begin_at_multiples_of_sixteen_bytes():
     assert torch.equal(padded, theta) and padded.stride() == (12, 1)
     assert aligned(padded) is padded and aligned(torch.randn(2, 8)).stride() == (8, 1)
     assert aligned(torch.randn(2, 5, dtype=torch.float64)).stride() == (6, 1)
+
+
+def dropped(y):
+    """One network with statistics and dropout of its own."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 3))
+    return dubito.fit(module, (X, y), dubito.MCDropout(), steps=3, batch_size=6, progress=False)
+
+
+def test_one_network_under_many_masks_equals_copies_of_it_under_them():
+    made = dropped(X[:, :3])
+    theta, buffers = made.samples.get([0] * 7)
+    copies = MemorySamples(theta.unsqueeze(0), {name: buffer.unsqueeze(0) for name, buffer in buffers.items()})
+    shared, apart = made.draw(7, seed=3), replace(made, samples=copies).draw(7, seed=3)
+    assert shared.shares and not apart.shares
+    torch.testing.assert_close(shared(X), apart(X))
+    torch.testing.assert_close(torch.cat([part(X) for part in shared.chunks(3)]), apart(X))
+    assert torch.equal(shared.noise()["raw_std"], apart.noise()["raw_std"])
+
+
+def test_draws_of_one_network_go_together_and_rows_give_way(monkeypatch):
+    made = dropped(Y)
+    monkeypatch.setattr(functions, "ACTIVATION_BYTES", 40 * widest(made.net, X[:1]))
+    assert plan_chunks(made.draw(10), X[:1], None) == (10, 4)
+    assert plan_chunks(made.draw(100), X[:1], None) == (40, 1)
+    assert plan_chunks(made.draw(10), X[:1], 5) == (10, 5)

@@ -28,6 +28,7 @@ class Functions(ABC):
     net: Net
     n: int
     alone: str = "this prediction has one; use an ensemble, dropout or a sampler, with draws > 1"  # why n is 1
+    shares = False  # whether all have the same weights, so that what comes before their noise is computed once
 
     @abstractmethod
     def __call__(self, x: Inputs) -> Tensor:
@@ -124,6 +125,43 @@ class LoadedFunctions(Functions):
             yield LoadedFunctions(self.net, self.layout, self.theta[start:stop], buffers, masks)
 
 
+class MaskedFunctions(Functions):
+    """One network [net | likelihood], (D,), under n dropout masks."""
+
+    shares = True
+
+    def __init__(
+        self, net: Net, noise: Layout, theta: Tensor, buffers: dict[str, Tensor], masks: Masks, n: int
+    ) -> None:
+        self.net, self.layout, self.theta, self.buffers, self.masks, self.n = net, noise, theta, buffers, masks, n
+
+    def __call__(self, x: Inputs) -> Tensor:
+        rng, first, rates = self.masks
+        weights, held = self.theta[: self.net.layout.size], None if rates is None else rates.to(self.net.device)
+        drawn = self.net.masks(x, self.n, rng, shared=True, first=first, rates=held)
+
+        def masked(masks: list[Tensor] | None) -> Tensor:
+            return self.net(weights, x, "dropout", self.buffers, masks)
+
+        if drawn is None:
+            return torch.stack([masked(None)] * self.n)
+        args = (drawn,)
+        outputs: Tensor = runtime.over_members(
+            masked, args, self.n, self.net.vectorises_draws(masked, args, x, "dropout")
+        )
+        return outputs
+
+    def noise(self) -> dict[str, Tensor]:
+        tail = self.theta[self.net.layout.size :].expand(self.n, -1)
+        return self.layout.split(tail) if self.layout.size else {}
+
+    def chunks(self, size: int) -> Iterator[Functions]:
+        for start in range(0, self.n, size):
+            stop = min(self.n, start + size)
+            masks = self.masks.part(start, stop)
+            yield MaskedFunctions(self.net, self.layout, self.theta, self.buffers, masks, stop - start)
+
+
 def aligned(theta: Tensor) -> Tensor:
     """Vectors (n, D) that each begin at a multiple of so many bytes, themselves where they do already."""
     each = ALIGNED // theta.element_size()
@@ -156,8 +194,11 @@ def plan_chunks(functions: Functions, example: Inputs, batch_size: int | None, t
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     net = functions.net
     wide, bytes_at_once = widest(net, example), room(net.device, ACTIVATION_BYTES)
-    most = MOST_ROWS if net.device.type == "cpu" else CUDA_ROWS
-    rows = batch_size or max(1, min(most, total or most, bytes_at_once // wide))
+    most = min(MOST_ROWS if net.device.type == "cpu" else CUDA_ROWS, total or CUDA_ROWS)
+    if functions.shares:  # all draws of a few rows, so that what they share is computed once
+        draws = max(1, min(functions.n, bytes_at_once // wide))
+        return Plan(draws, batch_size or max(1, min(most, bytes_at_once // (wide * draws))))
+    rows = batch_size or max(1, min(most, bytes_at_once // wide))
     draws = max(1, bytes_at_once // (wide * rows))
     return Plan(min(functions.n, weights_at_a_time(net), draws), rows)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dubito import __version__, metrics
 from dubito.config import to_dict
-from dubito.functions import LoadedFunctions
+from dubito.functions import LoadedFunctions, MaskedFunctions
 from dubito.held import check_held
 from dubito.inputs import tensors
 from dubito.likelihoods import Likelihood
@@ -182,6 +182,6 @@ def describe(settings: object, posterior: Posterior, seed: int) -> dict[str, Any
 
 def teacher_print(posterior: Posterior) -> dict[str, Any]:
     """Tells one teacher from another in a run's folder, by a few of its networks."""
-    parts = [part.theta for part in posterior.draw(4).chunks(1) if isinstance(part, LoadedFunctions)]
-    theta = torch.cat(parts)
+    held = (LoadedFunctions, MaskedFunctions)
+    theta = torch.cat([part.theta.view(1, -1) for part in posterior.draw(4).chunks(1) if isinstance(part, held)])
     return {"fingerprints": {"teacher": Resident(theta, theta[:, 0], None).fingerprint()}}

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dubito.functions import Functions, Masks, WeightFunctions
+from dubito.functions import Functions, MaskedFunctions, Masks, WeightFunctions
 from dubito.layout import Layout
 from dubito.likelihoods import Likelihood
 from dubito.net import Net
@@ -48,7 +48,11 @@ class DropoutPosterior(Posterior):
         noise = Layout.of(self.likelihood.parameters())
         index = [i % len(self) for i in range(n)]
         masks = Masks(Rng(seed).child("masks"), rates=None if self.rates is None else self.rates[index])
-        return WeightFunctions(self.net, noise, self.samples, index, masks)
+        if len(self) > 1:
+            return WeightFunctions(self.net, noise, self.samples, index, masks)
+        device, (theta, buffers) = self.net.device, self.samples.get([0])
+        held = {name: buffer[0].to(device) for name, buffer in buffers.items()}
+        return MaskedFunctions(self.net, noise, theta[0].to(device), held, masks, n)
 
     def member(self, index: int) -> "DropoutPosterior":
         """One of several networks, by itself."""
