@@ -150,23 +150,23 @@ class Advance:
 
     def __call__(self, state: Any, step: int) -> Any:
         """The state after one more step; what the step told is taken in."""
-        rng = self.rng.at(step)
         if self.stream is None:
-            return self._eagerly(state, step, rng)
+            return self._eagerly(state, step)
         kind = self.stepper.kind(state, step)
         own = self._kinds.setdefault(kind, _Kind())
         if own.replay is not None:
+            self.rng.begin(step)
             self.stepper.ready(step)
             own.take(own.replay, step)
         else:
-            state = self._eagerly(state, step, rng)
+            state = self._eagerly(state, step)
         own.taken += 1
         self._improve(own, _Subject(state, kind, self.stream), step)
         return state
 
-    def _eagerly(self, state: Any, step: int, rng: Rng) -> Any:
+    def _eagerly(self, state: Any, step: int) -> Any:
         clock = torch.tensor(step)
-        state, info = self.stepper.step(state, Tick(clock, self.steps, rng))
+        state, info = self.stepper.step(state, Tick(clock, self.steps, self.rng.at(step)))
         self.told.add(info, clock)
         return state
 

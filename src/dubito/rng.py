@@ -136,9 +136,13 @@ class Rng:
 
     def at(self, step: int) -> "Rng":
         """The same source at another step; its stream, if any, is put at the beginning of that step."""
+        self.begin(step)
+        return replace(self, step=step)
+
+    def begin(self, step: int) -> None:
+        """Put the stream, if any, at the beginning of a step."""
         if self.stream is not None:
             self.stream.seed(derive(self.seed, "stream", step))
-        return replace(self, step=step)
 
     def of_member(self, member: int) -> "Rng":
         """The same source for members from this one on."""
