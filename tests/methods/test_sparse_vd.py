@@ -76,8 +76,9 @@ def test_a_trained_net_goes_on_from_its_weights():
 
 
 def test_biases_are_optimised_under_their_prior_and_matrices_are_not():
-    """One step by hand: the gradient of a bound written out here."""
+    """One step by hand: the gradient of a bound written out here, for weights whose log alpha is not clipped."""
     module = nn.Linear(3, 1)
+    nn.init.constant_(module.weight, 0.4)
     target = Target(Net(module), dubito.Gaussian(0.5), assign(dubito.Normal(0.8), module), 30)
     method = dubito.SparseVD(
         estimator="weights", optimiser="sgd", momentum=0.0, learning_rate=0.1, init_std=0.3, warm_up=WarmUp(4),
