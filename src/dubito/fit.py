@@ -151,29 +151,23 @@ def _feed(
     augment: Augment | None,
 ) -> "Batches | Stream":
     if is_stream(data):
-        return _stream(data, method, batch_size, n_data, seed, net, augment)
+        n = _streamed(method, n_data)
+        size = _batch_size(batch_size or getattr(data, "batch_size", None), n, method)
+        return Stream(data, size, n, seed, torch.empty(0, device=net.device, dtype=net.dtype), augment)
     source = open_source(data, net.device, net.dtype)
     if method.needs_index and n_data not in (None, source.n):
         raise ValueError(f"{method!r} resamples the {source.n} rows there are; leave n_data={n_data} out")
     return Batches(source, _batch_size(batch_size, source.n, method), seed, net.device, augment)
 
 
-def _stream(
-    data: Any,
-    method: Method[Any],
-    batch_size: int | None,
-    n_data: int | None,
-    seed: int,
-    net: Net,
-    augment: Augment | None,
-) -> Stream:
+def _streamed(method: Method[Any], n_data: int | None) -> int:
+    """How many rows a stream stands for; refused where that is not known, or where a method needs the rows at hand."""
     if n_data is None:
         raise ValueError("an IterableDataset does not know its size; tell fit with n_data=")
     if method.needs_index or method.needs_all_rows:
         need = "to know which rows it sees" if method.needs_index else "all rows at every step"
         raise ValueError(f"{method!r} needs {need}, and an IterableDataset does not tell; give tensors or a Dataset")
-    size = _batch_size(batch_size or getattr(data, "batch_size", None), n_data, method)
-    return Stream(data, size, n_data, seed, torch.empty(0, device=net.device, dtype=net.dtype), augment)
+    return n_data
 
 
 def _batch_size(given: int | None, n: int, method: Method[Any]) -> int:

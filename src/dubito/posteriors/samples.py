@@ -59,7 +59,7 @@ class SamplesPosterior(WeightPosterior):
     def thinned(self, every: int) -> Self:
         """One sample in so many of each chain: those that a sampler with so many times its `thin` would have kept."""
         if not 1 <= every <= self.samples.rows:
-            raise ValueError(f"every is {every}, of {self.samples.rows} samples a chain; give a number between them")
+            raise ValueError(f"every is {every}, of {self.samples.rows} samples a chain; give a number from 1 to that")
         return replace(self, samples=self.samples.part(rows=slice(every - 1, None, every)))
 
     def mean_network(self) -> nn.Module:
