@@ -1,14 +1,15 @@
 """Sparse variational dropout on the two LeNets: how many weights MNIST needs.
 
 The recipe is that of Molchanov et al.: batches of 100, Adam, 200 epochs, the KL let in between epochs 4 and 20, weights
-cut at log alpha = 3. What of a weight beyond the cut is masked in training, and a second cut, are chosen on 5,000
-validation images: the least error among networks at least as sparse as the published one. The choice is frozen, all
-60,000 training images are learnt from by three seeds, and only then the test images are opened.
+cut at log alpha = 3. Whether the mean of a weight beyond the cut is masked in training, whether a fit starts from a
+trained network, and a second cut, are chosen on 5,000 validation images: the least error among networks at least as
+sparse as the published one. The choice is frozen, all 60,000 training images are learnt from by three seeds, and only
+then the test images are opened.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast, get_args
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -17,14 +18,18 @@ from dubito import compress
 from dubito.compress.curve import points
 from dubito.methods.sparse_vd import Masked
 from dubito.nn import lenet5, mlp, small_cnn
+from dubito.posteriors.base import Posterior
 from dubito.results import Cell, Result, Table
 from dubito.schedules import Linear
 from dubito.studies import sparsity
 from dubito.studies.base import Settings, Study, against_published
+from dubito.studies.images import Images
 from dubito.studies.pieces import answers
 from dubito.studies.sparsity import Recipe
 
 DENSE_STD = 0.01  # of the first weights of dense layers
+MASKS: tuple[Masked, ...] = ("nothing", "mean")  # in training, where log alpha is beyond the threshold
+STARTS = ("scratch", "trained")
 Published = tuple[tuple[str, float, float], ...]  # method, error in per cent, weights over non-zero ones
 
 LENET_300_100: Published = (
@@ -79,36 +84,62 @@ def recipe(net: Callable[[bool], nn.Module], schedule: Linear, masked: Masked, s
     )
 
 
-def tried(name: str, masked: Masked, settings: Settings) -> list[list[float]]:
-    """A network that has seen no validation image: the share removed and the error on them, cut by cut."""
+def trained(made: Recipe, starts: Sequence[nn.Module], data: Images, settings: Settings, name: str) -> Posterior:
+    """The plain fit, which is compared with and which a sparse one may start from."""
+    return sparsity.fitted(made, starts, data, settings, False, name)[0]
+
+
+def trained_nets(plain: Posterior) -> list[nn.Module]:
+    """A network for every seed of a plain fit."""
+    return [plain.member(index).mean_network() for index in range(len(plain))]
+
+
+def before(name: str, masked: Masked, settings: Settings) -> tuple[Recipe, Images, list[nn.Module]]:
+    """What the networks that are tried have: a recipe, rows, and both starts; none has seen a validation image."""
     made = replace(recipe(*NETS[name], masked, settings), seeds=1)
-    data = sparsity.images("mnist", settings)
-    posterior, _ = sparsity.fitted(made, data, settings, True, f"choice-{masked}")
-    one = compress.scored(posterior.member(0))
-    curve = points(one, posterior.likelihood, data.validation, sparsity.SHARES)
-    return [[p.removed, p.error] for p in curve if p.left]
+    data, scratch = sparsity.images("mnist", settings), sparsity.fresh(made, settings)
+    return made, data, [*scratch, *trained_nets(trained(made, scratch, data, settings, "choice-plain"))]
 
 
-def chosen(curves: Mapping[str, list[list[float]]], ratio: float) -> tuple[Masked, float]:
-    """The mask and the share removed with the least validation error among the networks that are sparse enough."""
-    sparse = [(error, -removed, masked) for masked, curve in curves.items() for removed, error in curve
+def tried(name: str, masked: Masked, settings: Settings) -> list[list[list[float]]]:
+    """By start: the share removed and the error on validation images, cut by cut."""
+    made, data, starts = before(name, masked, settings)
+    posterior, _ = sparsity.fitted(made, starts, data, settings, True, f"choice-{masked}")
+    held = [compress.scored(posterior.member(index)) for index in range(len(starts))]
+    curves = [points(one, posterior.likelihood, data.validation, sparsity.SHARES) for one in held]
+    return [[[p.removed, p.error] for p in curve if p.left] for curve in curves]
+
+
+class Choice(NamedTuple):
+    """What of a weight beyond the cut is masked in training, where a fit starts, and the share removed in the end."""
+
+    masked: Masked
+    start: str
+    removed: float
+
+
+def chosen(curves: Mapping[tuple[Masked, str], list[list[float]]], ratio: float) -> Choice:
+    """The least validation error among the networks that are sparse enough."""
+    sparse = [(error, -removed, masked, start) for (masked, start), curve in curves.items() for removed, error in curve
               if 1 - removed <= 1 / ratio]  # fmt: skip
     if not sparse:
         raise ValueError(f"no network tried was {ratio:g} times smaller; widen sparsity.SHARES")
-    _, removed, masked = min(sparse)
-    return cast(Masked, masked), -removed
+    _, removed, masked, start = min(sparse)
+    return Choice(masked, start, -removed)
 
 
 def run(study: Study, published: Published, settings: Settings) -> Result:
     """Choose, freeze, fit, cut, write, open and ask; published figures beside measured ones."""
-    curves = answers(tried, {f"mask {masked}": (study.name, masked) for masked in get_args(Masked)}, settings)
-    by_mask = {name.removeprefix("mask "): curve for name, curve in curves.items()}
-    masked, removed = chosen(by_mask, published[-1][2])
-    made = recipe(*NETS[study.name], masked, settings)
-    data = sparsity.images("mnist", settings).whole()
-    sparse, records = sparsity.fitted(made, data, settings, True, "sparse")
-    plain, _ = sparsity.fitted(made, data, settings, False, "plain")
-    equal = {"at the share chosen": removed}
+    before(study.name, MASKS[0], settings)  # once, not in every process
+    found_by = answers(tried, {masked: (study.name, masked) for masked in MASKS}, settings)
+    curves = {(masked, start): curve for masked in MASKS for start, curve in zip(STARTS, found_by[masked], strict=True)}
+    choice = chosen(curves, published[-1][2])
+    made = recipe(*NETS[study.name], choice.masked, settings)
+    data, scratch = sparsity.images("mnist", settings).whole(), sparsity.fresh(made, settings)
+    plain = trained(made, scratch, data, settings, "plain")
+    starts = trained_nets(plain) if choice.start == STARTS[1] else scratch
+    sparse, records = sparsity.fitted(made, starts, data, settings, True, "sparse")
+    equal = {"at the share chosen": choice.removed}
     pruned = {"12 times smaller": 1 - 1 / 12, **equal}
     found = sparsity.outcomes(sparse, data, False, equal) + sparsity.outcomes(plain, data, True, pruned)
     means = sparsity.averages(found)
@@ -117,22 +148,23 @@ def run(study: Study, published: Published, settings: Settings) -> Result:
         study.name,
         study.title,
         summary=_summary(means, made),
-        numbers={"means": means, "networks": [vars(one) for one in found], "tried": by_mask},
+        numbers={"means": means, "networks": [vars(one) for one in found],
+                 "tried": {", ".join(key): curve for key, curve in curves.items()}},
         tables=[_published(published, means), sparsity.table(found, "Every seed, opened from its file"),
-                _tried(by_mask, masked, removed)],
+                _tried(curves, choice)],
         figures=sparsity.pictures(sparse, plain, records, per_epoch),  # type: ignore[arg-type]
-        settings={**made.describe(), "share removed, chosen": removed},
+        settings={**made.describe(), "chosen": choice._asdict()},
     )  # fmt: skip
 
 
-def _tried(curves: Mapping[str, list[list[float]]], masked: Masked, removed: float) -> Table:
+def _tried(curves: Mapping[tuple[Masked, str], list[list[float]]], choice: Choice) -> Table:
     rows: list[tuple[Cell, ...]] = [
-        (name, gone, 1 / (1 - gone), 100 * error, "chosen" if (name, gone) == (masked, removed) else "")
-        for name, curve in curves.items()
+        (*key, gone, 1 / (1 - gone), 100 * error, "chosen" if (*key, gone) == choice else "")
+        for key, curve in curves.items()
         for gone, error in curve
         if gone >= 0.9
     ]
-    columns = ("masked in training", "removed", "weights / non-zero", "validation error %", "")
+    columns = ("masked in training", "start", "removed", "weights / non-zero", "validation error %", "")
     formats = {"removed": ".2%", "weights / non-zero": ".1f", "validation error %": ".2f"}
     return Table("Tried on validation images, one seed without them", columns, rows, formats=formats)
 

@@ -22,7 +22,7 @@ from dubito.posteriors.base import Posterior
 from dubito.posteriors.sparse import SparsePosterior
 from dubito.priors import PriorLike
 from dubito.results import Cell, Figure, Table
-from dubito.rng import generator
+from dubito.rng import derive, generator
 from dubito.runs import history
 from dubito.runtime import Precision
 from dubito.studies.base import Settings, gather, seeded
@@ -71,20 +71,25 @@ class Recipe:
         return {**methods, **shown, "precision": PRECISION, "weights": weights, "seeds": self.seeds}
 
 
+def fresh(recipe: Recipe, settings: Settings) -> list[nn.Module]:
+    """A network for every seed, as it is before it has learnt anything."""
+    return [seeded(recipe.net, derive(settings.seed, member)) for member in range(recipe.seeds)]
+
+
 def fitted(
-    recipe: Recipe, data: Images, settings: Settings, sparse: bool, name: str
+    recipe: Recipe, starts: Sequence[nn.Module], data: Images, settings: Settings, sparse: bool, name: str
 ) -> tuple[Posterior, list[dict[str, Any]]]:
-    """All seeds side by side, kept below its name, and the history."""
+    """A network from every start, side by side, kept below its name, and the history."""
     told: list[dict[str, Any]] = []
-    folder = settings.folder(name)
+    folder, others = settings.folder(name), iter(starts[1:])
     posterior = dubito.fit(
-        seeded(recipe.net, settings.seed),
+        starts[0],
         data.train,
         recipe.sparse if sparse else recipe.plain,
         epochs=recipe.epochs if sparse else recipe.plain_epochs,
         batch_size=recipe.batch_size,
-        members=recipe.seeds,
-        init=lambda seed: seeded(recipe.net, seed),
+        members=len(starts),
+        init=lambda _: next(others),
         prior=PRIOR if sparse else None,
         seed=settings.seed,
         device=settings.device,
@@ -149,19 +154,18 @@ def averages(found: Sequence[Outcome]) -> dict[str, dict[str, float]]:
     """Means over seeds by what was done."""
     kinds = dict.fromkeys(one.what.rpartition(", seed")[0] for one in found)
     groups = {kind: [one for one in found if one.what.startswith(f"{kind}, seed")] for kind in kinds}
-    fields = ("ratio", "validation", "test", "smaller", "faster")
+    fields = ("ratio", "test", "smaller", "faster")
     return {kind: {f: fmean(getattr(one, f) for one in ones) for f in fields} for kind, ones in groups.items()}
 
 
 def table(found: Sequence[Outcome], title: str) -> Table:
     """One row a network."""
-    columns = ("network", "weights / non-zero", "validation error %", "test error %", "zeros by layer %",
-               "file times smaller", "CPU times faster")  # fmt: skip
+    columns = ("network", "weights / non-zero", "test error %", "zeros by layer %", "file times smaller",
+               "CPU times faster")  # fmt: skip
     rows: list[tuple[Cell, ...]] = [
         (
             one.what,
             one.ratio,
-            100 * one.validation,
             100 * one.test,
             " - ".join(f"{100 * share:.1f}" for share in one.layers),
             one.smaller,
@@ -169,7 +173,7 @@ def table(found: Sequence[Outcome], title: str) -> Table:
         )
         for one in found
     ]
-    formats = dict.fromkeys((columns[1], columns[5], columns[6]), ".1f") | dict.fromkeys(columns[2:4], ".2f")
+    formats = dict.fromkeys((columns[1], columns[4], columns[5]), ".1f") | {columns[2]: ".2f"}
     return Table(title, columns, rows, formats=formats)
 
 
