@@ -67,6 +67,18 @@ def test_a_seed_is_a_function_of_the_step():
 
 
 @gpu
+@pytest.mark.parametrize("precision", ["float32", "tf32"])
+def test_a_compiled_step_rounds_as_it_was_asked_to(precision, monkeypatch):
+    seen = []
+    fused = capture.fused
+    monkeypatch.setattr(capture, "fused", lambda *a: seen.append(torch.backends.cuda.matmul.allow_tf32) or fused(*a))
+    settings = {"steps": 30, "members": 2, "device": "cuda", "progress": False, "precision": precision}
+    dubito.fit(network(), data(), "map", compiled=True, **settings)
+    assert seen == [precision == "tf32"]
+    assert not torch.backends.cuda.matmul.allow_tf32
+
+
+@gpu
 def test_noise_drawn_inside_a_compiled_step_has_the_right_moments(monkeypatch):
     monkeypatch.setattr(capture, "MANY", 1)
     x, y = torch.zeros(10, 40), torch.zeros(10, 20)

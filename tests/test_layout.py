@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dubito.layout import Layout
+from dubito.layout import ALIGNED, Layout, aligned, like
 
 SHAPES = st.lists(st.lists(st.integers(1, 3), max_size=3).map(tuple), min_size=1, max_size=4)
 
@@ -42,3 +42,20 @@ def test_layouts_add_up_and_may_be_empty():
     assert both.names == ("a", "b") and both.size == 4 and both.spans["b"] == slice(2, 4)
     empty = Layout.of({})
     assert empty.size == 0 and empty.split(torch.empty(3, 0)) == {}
+
+
+def test_rows_on_a_gpu_begin_at_round_addresses():
+    rows = torch.empty(3, ALIGNED + 1, device="meta")
+    assert aligned(rows).stride() == (2 * ALIGNED, 1)
+    assert aligned(rows).shape == rows.shape
+    assert aligned(rows[:1]).stride(1) == 1
+    whole = torch.empty(3, ALIGNED, device="meta")
+    assert aligned(whole) is whole
+
+
+def test_a_copy_lies_in_memory_as_another_tensor():
+    place = torch.zeros(3, 8)[:, :5]
+    copy = like(place, torch.arange(15.0).view(3, 5))
+    assert copy.stride() == (8, 1)
+    assert torch.equal(copy, torch.arange(15.0).view(3, 5))
+    assert not place.any()

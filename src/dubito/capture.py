@@ -19,8 +19,11 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from dubito import runtime
 from dubito.fusing import fused
+from dubito.layout import like
 from dubito.rng import Asked, Prepared, Rng, Stream
+from dubito.runtime import Precision
 from dubito.tick import Rule, Tick
 
 WARM = 3  # steps of a kind taken before one is recorded: they fill caches that a recording may not fill
@@ -37,6 +40,10 @@ class Recordable(Protocol):
     """What can take steps: eagerly, or under a recording."""
 
     device: torch.device
+
+    @property
+    def precision(self) -> Precision:
+        """How products round."""
 
     def step(self, state: Any, tick: Tick) -> tuple[Any, Any]:
         """One update; returns the state and an info of per-member tensors."""
@@ -280,14 +287,14 @@ class _Compiled(_Replay):
         device = subject.stream.device
         self.drawn_before = [_drawn_before(asked) for asked in plain.asked]
         self.noise = [torch.zeros(asked.shape, dtype=asked.dtype, device=device) for asked in self.drawn_before]
-        with _algorithms_sought():
+        with _algorithms_sought(), runtime.products(owner.stepper.precision, device):
             super().__init__(owner, subject, plain.numbers.rules)
 
     def prepare(self) -> None:
         """Trace the step and fuse it, on copies of all that it changes."""
         self.numbers.begin()
         inputs, self.spec = tree_flatten(self._arguments())
-        spare = [tensor.clone() for tensor in inputs]
+        spare = [like(tensor, tensor) for tensor in inputs]
         self.fused = fused(lambda *flat: self._pure(*tree_unflatten(list(flat), self.spec)), spare)
 
     def body(self) -> None:

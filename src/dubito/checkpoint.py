@@ -9,6 +9,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_unflatten
 
+from dubito.layout import like
 from dubito.posteriors.files import write_atomically
 from dubito.posteriors.storage import Damaged
 
@@ -20,15 +21,13 @@ def write(path: Path, state: Any, notes: dict[str, Any]) -> None:
     write_atomically(path, save(tensors, {"notes": json.dumps(notes)}), durable=True)
 
 
-def read(path: Path, like: Any) -> tuple[Any, dict[str, Any]]:
-    """The state last written, in the structure and on the devices of `like`."""
-    named, structure = tree_flatten_with_path(like)
+def read(path: Path, state: Any) -> tuple[Any, dict[str, Any]]:
+    """The state last written, in the structure and the places of another."""
+    named, structure = tree_flatten_with_path(state)
     try:
         with safe_open(path, framework="pt") as file:
             notes = json.loads(file.metadata()["notes"])
-            # Copies, because tensors lie anywhere in a file, and sums of tensors that do not begin at multiples of 64
-            # bytes may be rounded otherwise than before.
-            leaves = [file.get_tensor(keystr(key)).to(leaf.device, copy=True) for key, leaf in named]
+            leaves = [file.get_tensor(keystr(key)) for key, _ in named]
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise Damaged(f"{path} is damaged or belongs to another run ({error}); remove it to start over") from error
     for (key, leaf), found in zip(named, leaves, strict=True):
@@ -37,7 +36,10 @@ def read(path: Path, like: Any) -> tuple[Any, dict[str, Any]]:
                 f"{path} belongs to another run: {keystr(key)} is {tuple(found.shape)} {found.dtype} there, "
                 f"{tuple(leaf.shape)} {leaf.dtype} here; choose another folder"
             )
-    return tree_unflatten(leaves, structure), notes
+    # Copies, because tensors lie anywhere in a file, and sums of tensors that do not begin at multiples of 64 bytes may
+    # be rounded otherwise than before.
+    copies = [like(leaf, found) for (_, leaf), found in zip(named, leaves, strict=True)]
+    return tree_unflatten(copies, structure), notes
 
 
 def copy_rows(into: Any, source: Any, members: torch.Tensor) -> None:

@@ -9,6 +9,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+ALIGNED = 32  # floats that rows begin at multiples of, 128 bytes
+
 Theta: TypeAlias = "Tensor | Mapping[str, Tensor]"  # a vector, or the tensors it is made of
 Stretches: TypeAlias = Sequence[Tensor]  # (S, D) in pieces, (S, n) each, in order
 
@@ -68,6 +70,19 @@ class Layout:
 def whole(parts: Stretches) -> Tensor:
     """(S, D) from its stretches."""
     return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=1)
+
+
+def aligned(rows: Tensor) -> Tensor:
+    """The same numbers with every row of (S, D) where a GPU's products of many matrices at once read it fastest."""
+    if rows.dim() != 2 or len(rows) < 2 or rows.shape[1] % ALIGNED == 0 or rows.device.type == "cpu":
+        return rows
+    wide = rows.new_empty(len(rows), ALIGNED * -(-rows.shape[1] // ALIGNED))
+    return wide[:, : rows.shape[1]].copy_(rows)
+
+
+def like(place: Tensor, values: Tensor) -> Tensor:
+    """The values as a tensor of their own that lies in memory as another one does, on its device."""
+    return torch.empty_strided(place.shape, place.stride(), dtype=place.dtype, device=place.device).copy_(values)
 
 
 def dots(a: Tensor, b: Tensor) -> Tensor:

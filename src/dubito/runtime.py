@@ -58,13 +58,19 @@ def precision(name: Precision, device: torch.device) -> Iterator[None]:
     if device.type == "cpu":
         yield
         return
-    flags: tuple[Any, ...] = torch.backends.cuda.matmul, torch.backends.cudnn
+    with products(name, device), torch.autocast("cuda", torch.bfloat16, enabled=name == "bf16", cache_enabled=False):
+        yield
+
+
+@contextlib.contextmanager
+def products(name: Precision, device: torch.device) -> Iterator[None]:
+    """How products of float32 round while they are taken, for compiled work whose types have been settled before."""
+    flags: tuple[Any, ...] = () if device.type == "cpu" else (torch.backends.cuda.matmul, torch.backends.cudnn)
     before = [flag.allow_tf32 for flag in flags]
     try:
         for flag in flags:
             flag.allow_tf32 = name == "tf32"
-        with torch.autocast("cuda", torch.bfloat16, enabled=name == "bf16", cache_enabled=False):
-            yield
+        yield
     finally:
         for flag, allowed in zip(flags, before, strict=True):
             flag.allow_tf32 = allowed

@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_map
 
 from dubito import __version__, runtime
 from dubito.checkpoint import copy_rows
+from dubito.layout import aligned
 from dubito.loop import Diverged, Record
 from dubito.methods.base import Method
 from dubito.methods.collect import Collect
@@ -20,6 +21,7 @@ from dubito.posteriors.samples import SamplesPosterior, stored
 from dubito.posteriors.storage import MemorySamples
 from dubito.rng import Rng
 from dubito.runs import RunFolder
+from dubito.runtime import Precision, check_precision
 from dubito.sources import Source
 from dubito.target import Batch, Target
 from dubito.tick import Tick
@@ -77,6 +79,11 @@ class Training:
         return type(bare).__name__
 
     @property
+    def precision(self) -> Precision:
+        """How a GPU rounds in matrix products."""
+        return check_precision(self.settings["precision"])
+
+    @property
     def log_every(self) -> int:
         """Once an epoch, or a hundred times."""
         return max(1, min(int(self.feed.per_epoch), self.steps // 100))
@@ -90,7 +97,7 @@ class Training:
 
     def begin(self, theta: Tensor, seed: int) -> Progress:
         """The state before the first step."""
-        state = self.method.init(theta, self.target, Tick(torch.tensor(0), self.steps, Rng(seed)))
+        state = tree_map(aligned, self.method.init(theta, self.target, Tick(torch.tensor(0), self.steps, Rng(seed))))
         best = tree_map(torch.clone, state) if self._selects else ()
         empty = torch.full((len(theta),), torch.inf, device=theta.device)
         return Progress(state, best, empty, torch.zeros(len(theta), dtype=torch.long))
@@ -107,7 +114,7 @@ class Training:
 
     def step(self, progress: Progress, tick: Tick) -> tuple[Progress, Any]:
         """One update."""
-        with torch.no_grad(), runtime.precision(self.settings["precision"], self.device):
+        with torch.no_grad(), runtime.precision(self.precision, self.device):
             batch = self._rows(tick)
             if self._steps_one_by_one(progress, batch):
                 return progress, self._one_by_one(progress.state, batch, tick, len(progress.score))

@@ -32,7 +32,7 @@ class AdversarialDistillation(Distillation):
         return self.game.init(Rng(seed).child("game"), self.bank.standard.shift)
 
     def step(self, state: GameState, tick: Tick) -> tuple[GameState, GameInfo]:
-        with torch.no_grad(), runtime.precision(self.settings["precision"], self.device):
+        with torch.no_grad(), runtime.precision(self.precision, self.device):
             inputs = self.game.inputs(tick.rng.child("game"), self.bank.n, self.bank.standard.shift, tick)
             return state, self.game.step(state, self.bank.take, inputs)
 

@@ -20,6 +20,7 @@ from dubito.net import Net
 from dubito.posteriors.base import Posterior
 from dubito.posteriors.load import load
 from dubito.runs import RunFolder
+from dubito.runtime import Precision, check_precision
 from dubito.sources import Resident
 from dubito.tick import Tick
 
@@ -68,6 +69,11 @@ class Distillation(ABC):
             check_held(self.net, self.likelihood, self.held.x, self.held.y)
         self.device = self.net.device
         self.home: RunFolder | None = None
+
+    @property
+    def precision(self) -> Precision:
+        """How a GPU rounds in matrix products."""
+        return check_precision(self.settings.get("precision", "float32"))
 
     @abstractmethod
     def begin(self, seed: int) -> Any:

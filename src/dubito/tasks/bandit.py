@@ -20,6 +20,7 @@ from dubito.loop import History, Record, run
 from dubito.results import Cell, Figure, Result, Table, environment
 from dubito.rng import generator
 from dubito.runs import RunFolder
+from dubito.runtime import Precision
 from dubito.tick import Tick
 
 BUFFER = 4096  # the latest interactions that are learned from, as in the paper
@@ -140,6 +141,8 @@ def play(
 
 class _Game:
     """One interaction of every run as a step of the loop."""
+
+    precision: Precision = "float32"
 
     def __init__(self, learner: Learner, bandit: Bandit, epsilons: Sequence[float], seed: int) -> None:
         self.learner, self.bandit, self.seed, self.device = learner, bandit, seed, learner.device
