@@ -34,8 +34,7 @@ SEEDS = {400: 3, 800: 3, 1200: 5}
 SCALE = 255 / 126  # the paper divides pixels by 126
 HELD = 10_000
 EPOCHS, CHOICE, BATCH, DRAWS = 200, 100, 128, 20  # CHOICE: epochs of the runs that configurations are chosen by
-WHOLE, LEAN = 0, 1  # judged by the validation error of a network, or of what is left without CUT of its weights
-CUT = 0.95
+CUT = 0.95  # of the weights, without which networks are judged once more
 PUBLISHED = {
     "SGD": (1.83, 1.84, 1.88),
     "Dropout": (1.51, 1.33, 1.36),
@@ -58,19 +57,23 @@ class Config:
         return {"method": to_dict(self.method), "prior": to_dict(self.prior), "dropout": self.dropout}
 
 
+def bayes(prior: PriorSpec, warm: float = 0.0, init: float = 0.002) -> Config:
+    """Bayes by Backprop, whose KL is let in over a share of the run."""
+    method = dubito.Variational(learning_rate=1e-3, schedule="cosine", init_std=init)
+    return Config(replace(method, kl=dubito.schedules.Rise(0.0, warm)) if warm else method, prior)
+
+
+def mixture(pi: float, second: float, warm: float = 0.0, init: float = 0.002) -> Config:
+    """The same under a scale mixture of the standard deviations 1 and e^-second."""
+    return bayes(dubito.ScaleMixture(pi, 1.0, float(np.exp(-second))), warm, init)
+
+
 def configs() -> dict[str, list[Config]]:
     """What is tried on the validation images: twelve configurations."""
 
     def sgd(rate: float, dropout: float) -> Config:
         method = dubito.MAP(optimiser="sgd", learning_rate=rate, schedule="cosine" if dropout else "constant")
         return Config(method, WIDE, dropout)
-
-    def bayes(prior: PriorSpec, warm: float = 0.0, init: float = 0.002) -> Config:
-        method = dubito.Variational(learning_rate=1e-3, schedule="cosine", init_std=init)
-        return Config(replace(method, kl=dubito.schedules.Rise(0.0, warm)) if warm else method, prior)
-
-    def mixture(pi: float, second: float, warm: float = 0.0, init: float = 0.002) -> Config:
-        return bayes(dubito.ScaleMixture(pi, 1.0, float(np.exp(-second))), warm, init)
 
     normal = dubito.Normal(std=float(np.exp(-1)))
     return {
@@ -156,12 +159,12 @@ def tried(method: str, number: int, settings: Settings) -> tuple[float, float]:
     return float(errors(posterior, data.validation)[0]), float(errors(lean, data.validation)[0])
 
 
-def chosen(settings: Settings, by: int = WHOLE) -> tuple[dict[str, int], list[tuple[Cell, ...]]]:
+def chosen(settings: Settings) -> tuple[dict[str, int], list[tuple[Cell, ...]]]:
     """The number of the configuration of each method with the least validation error, and all that were tried."""
     counts = {method: min(2, len(tried)) if settings.quick else len(tried) for method, tried in configs().items()}
     pieces = {f"choice {method} {number}": (method, number) for method in counts for number in range(counts[method])}
     found = dict(zip(pieces.values(), answers(tried, pieces, settings).values(), strict=True))
-    best = {m: int(np.argmin([found[m, n][by] for n in range(count)])) for m, count in counts.items()}
+    best = {m: int(np.argmin([found[m, n][0] for n in range(count)])) for m, count in counts.items()}
     return best, [(m, n + 1, _words(configs()[m][n]), *error) for (m, n), error in found.items()]
 
 
