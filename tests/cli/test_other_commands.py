@@ -34,8 +34,19 @@ def test_a_study_is_run_as_asked(dubito, monkeypatch):
     assert asked == [("coin", settings)]
 
 
-def test_an_unknown_study(refused):
-    assert "there is no study 'coni'; did you mean 'coin'?" in refused("study", "coni")
+def test_several_studies_are_run_one_after_another(dubito, monkeypatch):
+    asked = []
+    monkeypatch.setattr(studies, "run", lambda name, **settings: asked.append(name))
+    dubito("study", "toy-2d", "coin", "--quick", "-q")
+    assert asked == ["toy-2d", "coin"]
+    asked.clear()
+    dubito("study", "--all", "--quick", "-q")
+    assert asked == list(studies.names())
+
+
+def test_an_unknown_study_is_refused_before_any_is_run(refused, monkeypatch):
+    monkeypatch.setattr(studies, "run", lambda name, **settings: pytest.fail("a study was run"))
+    assert "there is no study 'coni'; did you mean 'coin'?" in refused("study", "toy-2d", "coni")
 
 
 @pytest.mark.parametrize(("passed", "status"), [(True, 0), (False, 1)])

@@ -347,7 +347,8 @@ def data_sets() -> None:
 
 @app.command()
 def study(
-    name: Annotated[str | None, typer.Argument(help="Which one; without it, they are listed.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Which ones; without any, they are listed.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Run all of them.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="The smallest version that runs every line.")] = False,
     device: Device = "auto",
     seed: Annotated[int, typer.Option(help="Of the data and the chains.")] = 0,
@@ -355,15 +356,16 @@ def study(
     workers: Annotated[int, typer.Option(help="Processes for a study made of independent pieces.")] = 1,
     quiet: NoBar = False,
 ) -> None:
-    """Run a published experiment, or list them."""
+    """Run published experiments, or list them."""
     from dubito import studies
     from dubito.cli import listing
     from dubito.report import print_result
 
-    if name is None:
-        print_result(listing.studies_result())
-    else:
+    chosen = studies.names() if every else [studies.find(name).name for name in names or ()]
+    for name in chosen:
         studies.run(name, quick=quick, device=device, folder=folder, seed=seed, progress=not quiet, workers=workers)
+    if not chosen:
+        print_result(listing.studies_result())
 
 
 @app.command()
