@@ -263,7 +263,7 @@ def _no_collection() -> Iterator[None]:
 def _drawn_before(asked: Asked) -> Asked:
     """What is drawn before a compiled step: the numbers it asks for, or of a great many normals only a seed.
 
-    To lay those down and read them again would take as long as half of an update.
+    Laid down, those would take as much memory as the weights of all members.
     """
     many = asked.kind == "normal" and asked.dtype == torch.float32 and asked.shape.numel() >= MANY
     return Asked("seed", torch.Size(), torch.long) if many else asked
