@@ -34,6 +34,16 @@ def test_the_package_is_scanned():
         assert study.name == name and study.title and study.source and study.shows
 
 
+def test_why_figures_differ_is_said_once_with_the_result(monkeypatch, tmp_path):
+    told = base.Study("made", "A made study", "nobody", "nothing at all", measure, why="Ours is smaller.")
+    monkeypatch.setattr(studies, "_registry", lambda: {"made": MADE})
+    studies.run("made", folder=tmp_path, device="cpu")  # written before anybody had an explanation
+    monkeypatch.setattr(studies, "_registry", lambda: {"made": told})
+    for _ in range(2):
+        assert studies.write_docs(tmp_path, tmp_path / "results.md").read_text().count("Ours is smaller.") == 1
+        studies.run("made", folder=tmp_path, device="cpu")
+
+
 def test_an_unknown_name_is_one_sentence_with_the_closest_one():
     with pytest.raises(ValueError, match=r"no study 'coins'; did you mean 'coin'\?"):
         studies.find("coins")

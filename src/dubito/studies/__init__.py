@@ -77,7 +77,7 @@ def run(
 def write_docs(folder: str | Path = "results", path: str | Path = "docs/results.md") -> Path:
     """Make the page of all results in `folder`, with links to the figures beside them."""
     folder, path = Path(folder), Path(path)
-    results = [Result.load(one) for one in sorted(folder.glob("*.json"))]
+    results = [_explained(Result.load(one)) for one in sorted(folder.glob("*.json"))]
     if not results:
         raise FileNotFoundError(f"{folder} holds no result; run a study first, for example `dubito study coin`.")
     write_markdown(results, path, figures=folder / FIGURES)
@@ -93,10 +93,16 @@ def _completed(result: Result, study: Study, settings: Settings, ran_on: dict[st
         result,
         name=study.name,
         title=study.title,
-        summary="\n\n".join(filter(None, (warning, result.summary, f"Source: {study.source}"))),
+        summary="\n\n".join(filter(None, (warning, result.summary, study.why, f"Source: {study.source}"))),
         settings={**chosen, **result.settings},
         environment=ran_on,
     )
+
+
+def _explained(result: Result) -> Result:
+    """With the study's present view of why figures differ, where the result was written without it."""
+    why = _registry()[result.name].why if result.name in _registry() else ""
+    return result if why in result.summary else replace(result, summary=f"{result.summary}\n\n{why}")
 
 
 def _hardware(device: str) -> dict[str, Any]:

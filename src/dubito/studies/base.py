@@ -67,6 +67,8 @@ class Study:
     shows: str
     """What it shows, in one sentence for the list of studies."""
     run: Callable[[Settings], Result]
+    why: str = ""
+    """Why we think measured figures differ from published ones, where they do."""
 
 
 @dataclass(frozen=True, eq=False)
