@@ -98,6 +98,6 @@ STUDY = Study(
     "regret of Thompson sampling against greedy agents on the Mushroom bandit, five runs each",
     run,
     why="The paper's figure has 50,000 interactions with 64 mini-batches each, here 5,000 with 16. We think that "
-    "Thompson sampling gains late, when greedy agents have settled on wrong answers. Runs differ so much that five of them "
-    "separate no two agents.",
+    "Thompson sampling gains late, when greedy agents have settled on wrong answers. Runs differ so much that five "
+    "of them separate no two agents.",
 )
