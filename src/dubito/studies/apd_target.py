@@ -112,7 +112,7 @@ def permuted(x: Tensor, y: Tensor, times: int = PERMUTATIONS) -> float:
 
 def distillers(settings: Settings) -> dict[str, Callable[[SamplesPosterior], WeightPosterior]]:
     """What is compared: each takes the teacher."""
-    steps = 8 if settings.quick else 20_000
+    steps = 8 if settings.quick else 40_000
     falling = Optimiser("adam", 1e-3, 0.5, 0.9)
 
     def generated(distiller: Adversarial) -> Callable[[SamplesPosterior], WeightPosterior]:
