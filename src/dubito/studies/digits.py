@@ -58,9 +58,9 @@ def paper_prior(n: int) -> dubito.Normal:
     return dubito.Normal(std=1 / math.sqrt(n * DECAY))
 
 
-def sampler(n: int, steps: int, thin: int) -> dubito.SGLD:
-    """The paper's SGLD for n rows: epsilon = 0.05 / n, burn-in 500."""
-    return dubito.SGLD(step_size=RATE / n, burn_in=min(500, steps // 4), thin=thin)
+def sampler(n: int, steps: int, thin: int, rate: float = RATE) -> dubito.SGLD:
+    """The paper's SGLD for n rows: epsilon = rate / n, burn-in 500."""
+    return dubito.SGLD(step_size=rate / n, burn_in=min(500, steps // 4), thin=thin)
 
 
 @dataclass(frozen=True)
