@@ -36,7 +36,7 @@ PUBLISHED = {  # Wang et al. 2018, as in their slides; the column of SGD is not 
     ("fcNN2", "APD"): 0.981,
 }
 THIN = {"fcNN1": 20, "fcNN2": 100}  # ten thousand samples of fcNN1, two thousand of fcNN2
-RATES = (digits.RATE, 4 * digits.RATE, 16 * digits.RATE)  # epsilon times the number of rows, of chains tried
+RATES = (digits.RATE, 2 * digits.RATE, 4 * digits.RATE)  # epsilon times the number of rows, of chains tried
 DRAWS = {"SGD": 1, "MC dropout": 200, RELEASED: 200, "SGLD": 200, "APD": 100}
 MAKING = ("SGLD", RELEASED, "MC dropout", "SGD", "APD")  # in which order: what waits for a chain comes last
 STEPS, SEEDS = 200_000, 3
