@@ -93,10 +93,11 @@ def _offline(way: str, held: Held, settings: Settings) -> Posterior:
 
 
 def _online(members: int, held: Held, settings: Settings) -> Posterior:
-    n, steps = len(held.train.y), apd_accuracy.steps(settings)
-    sampler = apd_accuracy.sampler("fcNN1", n, settings.beside(apd_accuracy.STUDY.name))
-    every = max(1, steps // _games(settings))
-    method = dubito.OnlineDistillation(sampler=sampler, distiller=Adversarial(), every=every, buffer=_buffer(settings))
+    n, steps, thin = len(held.train.y), apd_accuracy.steps(settings), apd_accuracy.thin("fcNN1", settings)
+    method = dubito.OnlineDistillation(
+        sampler=digits.sampler(n, steps, thin), distiller=Adversarial(), every=max(1, steps // _games(settings)),
+        buffer=_buffer(settings),
+    )  # fmt: skip
     plan = Plan(method, digits.network("fcNN1", settings), steps, members, 100, digits.PRECISION)
     folder = settings.folder(f"online {members}")
     return plan.fit(held.train, settings, dubito.Categorical(), digits.paper_prior(n), folder=folder)
