@@ -361,7 +361,8 @@ def study(
     from dubito.cli import listing
     from dubito.report import print_result
 
-    chosen = studies.names() if every else [studies.find(name).name for name in names or ()]
+    named = [studies.find(name).name for name in names or ()]
+    chosen = studies.names() if every else named
     for name in chosen:
         studies.run(name, quick=quick, device=device, folder=folder, seed=seed, progress=not quiet, workers=workers)
     if not chosen:
