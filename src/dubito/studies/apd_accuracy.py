@@ -3,7 +3,7 @@
 SGLD as released (epsilon 1e-6, batches of 100, 200,000 iterations, burn-in 500), 200 of its samples; a generator
 trained on all of them, and 100 of its networks; SGD and MC dropout with the same rate and decay, at their best state on
 validation rows. Beside it a chain whose epsilon is chosen on validation rows: steps as short as the released ones leave
-it near where it began, and longer ones see more of the posterior; and, for one seed, what a generator makes of that.
+it near where it began, and longer ones see more of the posterior; and what generators make of that chain.
 Seeds differ in first weights, noise, masks and generators; they see the same batches.
 """
 
@@ -50,9 +50,7 @@ def run(settings: Settings) -> Result:
     for piece, each in answers(measured, pieces, settings).items():
         name, method, some = pieces[piece]
         scored.update({(name, method, i): Quality(**one) for i, one in zip(some, each, strict=True)})
-    found = {
-        name: [{m: scored[name, m, i] for m in DRAWS if (name, m, i) in scored} for i in range(count)] for name in THIN
-    }
+    found = {name: [{m: scored[name, m, i] for m in DRAWS} for i in range(count)] for name in THIN}
     return Result(
         STUDY.name,
         STUDY.title,
@@ -74,8 +72,7 @@ def _pieces(count: int) -> dict[str, tuple[str, str, list[int]]]:
     every = list(range(count))
     found = {}
     for method, name in product(MAKING, reversed(THIN)):
-        one_by_one = [[i] for i in (every[:1] if method == OF_CHOSEN else every)]
-        for some in one_by_one if method in TEACHERS else [every]:
+        for some in [[i] for i in every] if method in TEACHERS else [every]:
             found[f"{method} {name} {some[0]}"] = name, method, some
     return found
 
@@ -188,7 +185,7 @@ def chain(name: str, held: Held, settings: Settings) -> SamplesPosterior:
 
 
 def _average(runs: Sequence[Mapping[str, Quality]], method: str, what: str) -> float | None:
-    values = [getattr(one[method], what) for one in runs if method in one]
+    values = [getattr(one[method], what) for one in runs]
     return None if None in values else mean(values)
 
 
@@ -226,9 +223,11 @@ def _trials(trials: Mapping[str, Mapping[float, float]]) -> Table:
 def _verdict(found: Mapping[str, Sequence[Mapping[str, Quality]]]) -> str:
     parts = []
     for name, runs in found.items():
-        gap = 100 * mean(one["APD"].accuracy - one["SGLD"].accuracy for one in runs)
-        parts.append(f"{name}: generated networks are {gap:+.2f} points from their SGLD teacher")
-    return "; ".join(parts) + f", over {len(next(iter(found.values())))} seeds."
+        for pupil, teacher in TEACHERS.items():
+            right = mean(one[teacher].accuracy for one in runs)
+            gap = 100 * (mean(one[pupil].accuracy for one in runs) - right)
+            parts.append(f"{name}: generated networks are {gap:+.2f} points from {teacher}, which has {right:.2%}")
+    return "; ".join(parts) + f"; over {len(next(iter(found.values())))} seeds."
 
 
 STUDY = Study(
