@@ -7,7 +7,8 @@ takes 60 here, the same for every alpha, so that all six fits cost minutes.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -91,13 +92,14 @@ def _epochs(settings: Settings) -> tuple[int, int]:
 
 
 def run(settings: Settings) -> Result:
-    """Every alpha on both networks, then the cost of K, one after another: seconds are measured."""
+    """The cost of K, one after another since seconds are measured, then every alpha on both networks."""
     epochs, short = _epochs(settings)
+    costs = [
+        *answers(cost, {label: (label,) for label in _costly(settings.quick)}, replace(settings, workers=1)).values()
+    ]
     order = sorted(NETS, key=lambda name: name != "CNN")  # the longest first
     found = answers(measured, {f"{name} {alpha:g}": (name, alpha) for name in order for alpha in ALPHAS}, settings)
     rows: list[tuple[Cell, ...]] = [(name, a, *found[f"{name} {a:g}"]) for name in NETS for a in ALPHAS]
-    data = images.digits(settings).whole()
-    costs = [_cost(method, label, data, short, settings) for label, method in _costly(settings.quick).items()]
     columns = ("network", "alpha", "test error %", "log-likelihood per image")
     formats = {"test error %": ".2f", columns[3]: ".4f"}
     return Result(
@@ -125,14 +127,16 @@ def _costly(quick: bool) -> dict[str, dubito.Method[Any]]:
     return {"MC dropout": dubito.MCDropout(), **masks, **forms}
 
 
-def _cost(method: dubito.Method[Any], label: str, data: Images, epochs: int, settings: Settings) -> tuple[Cell, ...]:
+def cost(label: str, settings: Settings) -> tuple[Cell, ...]:
+    """Scores of a short run, and its seconds per epoch."""
+    data, epochs = images.digits(settings).whole(), _epochs(settings)[1]
     began = time.perf_counter()
-    posterior = fitted("2 x 100", method, data, epochs, settings)
+    posterior = fitted("2 x 100", _costly(settings.quick)[label], data, epochs, settings)
     seconds = (time.perf_counter() - began) / epochs
     return (label, *scores(posterior, data), seconds)
 
 
-def _costs(rows: list[tuple[Cell, ...]]) -> Table:
+def _costs(rows: Sequence[Sequence[Cell]]) -> Table:
     columns = ("2 x 100", "test error %", "log-likelihood per image", "s an epoch")
     formats = {"test error %": ".2f", columns[2]: ".4f", columns[3]: ".2f"}
     return Table("What K costs, in a short run", columns, rows, PUBLISHED, formats=formats)
