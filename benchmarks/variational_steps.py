@@ -1,10 +1,12 @@
 """A step of variational inference on 784-800-800-10, batch 128, against the plain net, a hand-written loop and peers.
 
 All candidates take the same batch and the same fused Adam. Peers that cannot be imported are left out and named;
-`--peers FOLDER` says where unpacked wheels of bayesian-torch and torchbnn lie.
+`--peers FOLDER` says where unpacked wheels of bayesian-torch and torchbnn lie. What ten local draws can gain on drawing
+weights one after another depends on how fast a machine multiplies matrices: their products are timed alone too.
 """
 
 import math
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +15,7 @@ from torch import Tensor, nn
 import dubito
 from benchmarks import peers
 from benchmarks.common import Claim, Where, images, median_ratio, report, seeded, take_turns
+from benchmarks.floors import variational as floor
 from benchmarks.peers import Step, descending
 from dubito.noisy import Estimator
 from dubito.priors import assign
@@ -32,17 +35,21 @@ def run(where: Where) -> bool:
         **{f"local, {k}": _ours("local", k, x, y) for k in DRAWS},
         "weights, 10": _ours("weights", 10, x, y),
         "one after another, 10": _one_after_another(10, x, y),
+        "local by hand, 10": _by_hand(10, x, y),
+        "products of local alone, 10": _products(10, device),
         **_peers(x, y, missing),
     }
     turns = {name: lambda step=step: [step() for _ in range(steps)] for name, step in candidates.items()}
     seconds = take_turns(turns, rounds, device)
     values = {name: [s / steps * 1e3 for s in each] for name, each in seconds.items()}
-    loop = "one after another, 10"
+    loop, products = "one after another, 10", "products of local alone, 10"
     claims = [
         Claim("one local draw: plain step over ours", median_ratio(values, "plain", "local, 1"), 1 / 3),
         Claim("ten local draws: plain step over ours", median_ratio(values, "plain", "local, 10"), 1 / 12),
         Claim("ten local draws against one after another", median_ratio(values, loop, "local, 10"), 2.8),
-        Claim("ten whole draws against one after another", median_ratio(values, loop, "weights, 10"), None),
+        Claim("ten local draws by hand against one after another", median_ratio(values, loop, "local by hand, 10")),
+        Claim("the products of ten local draws alone against one after another", median_ratio(values, loop, products)),
+        Claim("ten whole draws against one after another", median_ratio(values, loop, "weights, 10")),
     ]
     claims += [
         Claim(f"{peer}, {k} draw(s)", median_ratio(values, f"{peer}, {k}", f"local, {k}"), _least(peer, k))
@@ -114,6 +121,29 @@ def _one_after_another(draws: int, x: Tensor, y: Tensor) -> Step:
         return torch.stack([F.cross_entropy(outputs, y) + kl / N for outputs, kl in passes]).mean()
 
     return descending(module, loss)
+
+
+def _by_hand(draws: int, x: Tensor, y: Tensor) -> Step:
+    """Local reparameterisation written out for this network, with autograd's own gradients."""
+    take = floor.steps(SIZES, x, y, ROWS, draws, STD)
+    return lambda: take(1)
+
+
+def _products(draws: int, device: torch.device) -> Step:
+    """The matrix products of local draws and of their gradients, for means and for variances, and nothing else."""
+    factors = []
+    for layer, (before, after) in enumerate(pairwise(SIZES)):
+        rows = ROWS if layer == 0 else ROWS * draws  # the first layer's moments serve all draws
+        factors.append([torch.randn(*size, device=device) for size in ((rows, before), (after, before), (rows, after))])
+
+    def step() -> None:
+        for layer, (x, weight, slope) in enumerate(factors):
+            for _ in ("mean", "variance"):
+                F.linear(x, weight), slope.t() @ x
+                if layer:
+                    slope @ weight
+
+    return step
 
 
 def _peers(x: Tensor, y: Tensor, missing: dict[str, str]) -> dict[str, Step]:
