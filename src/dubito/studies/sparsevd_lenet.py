@@ -1,14 +1,14 @@
 """Sparse variational dropout on the two LeNets: how many weights MNIST needs.
 
 The recipe is that of Molchanov et al.: batches of 100, Adam, 200 epochs, the KL let in between epochs 4 and 20, weights
-cut at log alpha = 3. Whether a fit starts from a trained network, for LeNet-300-100 whether the mean of a weight past
-the cut is masked in training, and a second cut, are chosen on 5,000 validation images: the least error of networks at
-least as sparse as the published one. LeNet-5 is fitted without such masks alone, to be done in minutes. The choice is
-frozen, all 60,000 training images are learnt from by three seeds, and only then the test images are opened.
+cut at log alpha = 3. Whether the mean of a weight beyond the cut is masked in training, whether a fit starts from a
+trained network, and a second cut, are chosen on 5,000 validation images: the least error among networks at least as
+sparse as the published one, and of equal ones the least sparse. The choice is frozen, all 60,000 training images are
+learnt from by three seeds, and only then the test images are opened.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -29,6 +29,7 @@ from dubito.studies.sparsity import Recipe
 
 DENSE_STD = 0.01  # of the first weights of dense layers
 EPOCHS = 200
+MASKED: tuple[Masked, ...] = ("nothing", "mean")
 STARTS = ("scratch", "trained")
 Published = tuple[tuple[str, float, float], ...]  # method, error in per cent, weights over non-zero ones
 
@@ -70,31 +71,22 @@ def image_net(quick: bool) -> nn.Module:
     return started(small_cnn(side=8, channels=[6, 8], hidden=16) if quick else lenet5())
 
 
-class Trial(NamedTuple):
-    """What of a weight beyond the cut is masked in training, and for how long a network is trained."""
-
-    masked: Masked
-    epochs: int
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A network, how its learning rate falls, and what is tried; every trial from both starts."""
+class Subject(NamedTuple):
+    """A network, and how its learning rate falls."""
 
     net: Callable[[bool], nn.Module]
     schedule: Linear
-    trials: tuple[Trial, ...] = (Trial("nothing", EPOCHS), Trial("mean", EPOCHS))
 
 
-def recipe(subject: Subject, trial: Trial, settings: Settings) -> Recipe:
+def recipe(subject: Subject, masked: Masked, settings: Settings) -> Recipe:
     """The paper's, and a plain fit of the same network."""
     quick = settings.quick
     rate = 1e-2 if quick else 1e-3
     return Recipe(
         net=lambda: subject.net(quick),
-        sparse=dubito.SparseVD(learning_rate=rate, schedule=subject.schedule, masked=trial.masked),
+        sparse=dubito.SparseVD(learning_rate=rate, schedule=subject.schedule, masked=masked),
         plain=dubito.MAP(learning_rate=rate, schedule="linear"),
-        epochs=6 if quick else trial.epochs,
+        epochs=6 if quick else EPOCHS,
         plain_epochs=4 if quick else 50,
         seeds=2 if quick else 3,
     )
@@ -110,56 +102,51 @@ def trained_nets(plain: Posterior) -> list[nn.Module]:
     return [plain.member(index).mean_network() for index in range(len(plain))]
 
 
-def before(name: str, trial: Trial, settings: Settings) -> tuple[Recipe, Images, list[nn.Module]]:
+def before(name: str, masked: Masked, settings: Settings) -> tuple[Recipe, Images, list[nn.Module]]:
     """What the networks that are tried have: a recipe, rows, and both starts; none has seen a validation image."""
-    made = replace(recipe(SUBJECTS[name], trial, settings), seeds=1)
+    made = replace(recipe(SUBJECTS[name], masked, settings), seeds=1)
     data, scratch = sparsity.images("mnist", settings), sparsity.fresh(made, settings)
     return made, data, [*scratch, *trained_nets(trained(made, scratch, data, settings, "choice-plain"))]
 
 
-def tried(name: str, masked: Masked, epochs: int, settings: Settings) -> list[list[list[float]]]:
+def tried(name: str, masked: Masked, settings: Settings) -> list[list[list[float]]]:
     """By start: the share removed and the error on validation images, cut by cut."""
-    made, data, starts = before(name, Trial(masked, epochs), settings)
-    posterior, _ = sparsity.fitted(made, starts, data, settings, True, f"choice-{masked}-{epochs}")
+    made, data, starts = before(name, masked, settings)
+    posterior, _ = sparsity.fitted(made, starts, data, settings, True, f"choice-{masked}")
     held = [compress.scored(posterior.member(index)) for index in range(len(starts))]
     curves = [points(one, posterior.likelihood, data.validation, sparsity.SHARES) for one in held]
     return [[[p.removed, p.error] for p in curve if p.left] for curve in curves]
 
 
 class Choice(NamedTuple):
-    """A trial, where its fit starts, and the share removed in the end."""
+    """What is masked in training, where a fit starts, and the share removed in the end."""
 
-    trial: Trial
+    masked: Masked
     start: str
     removed: float
 
 
-Curves = Mapping[tuple[Trial, str], list[list[float]]]  # by trial and start
+Curves = Mapping[tuple[Masked, str], list[list[float]]]  # by what is masked and by start
 
 
 def chosen(curves: Curves, ratio: float) -> Choice:
-    """The least validation error among the networks that are sparse enough."""
-    sparse = [(error, -removed, trial, start) for (trial, start), curve in curves.items() for removed, error in curve
+    """The least validation error among the networks that are sparse enough; removing more must be worth something."""
+    sparse = [(error, removed, masked, start) for (masked, start), curve in curves.items() for removed, error in curve
               if 1 - removed <= 1 / ratio]  # fmt: skip
     if not sparse:
         raise ValueError(f"no network tried was {ratio:g} times smaller; widen sparsity.SHARES")
-    _, removed, trial, start = min(sparse)
-    return Choice(trial, start, -removed)
+    _, removed, masked, start = min(sparse)
+    return Choice(masked, start, removed)
 
 
 def run(study: Study, published: Published, settings: Settings) -> Result:
     """Choose, freeze, fit, cut, write, open and ask; published figures beside measured ones."""
     subject = SUBJECTS[study.name]
-    before(study.name, subject.trials[0], settings)  # once, not in every process
-    longest = sorted(subject.trials, key=lambda trial: -trial.epochs)
-    found_by = answers(tried, {"{} {}".format(*trial): (study.name, *trial) for trial in longest}, settings)
-    curves = {
-        (trial, start): curve
-        for trial in subject.trials
-        for start, curve in zip(STARTS, found_by["{} {}".format(*trial)], strict=True)
-    }
+    before(study.name, MASKED[0], settings)  # once, not in every process
+    found_by = answers(tried, {masked: (study.name, masked) for masked in MASKED}, settings)
+    curves = {(m, start): curve for m in MASKED for start, curve in zip(STARTS, found_by[m], strict=True)}
     choice = chosen(curves, published[-1][2])
-    made = recipe(subject, choice.trial, settings)
+    made = recipe(subject, choice.masked, settings)
     data, scratch = sparsity.images("mnist", settings).whole(), sparsity.fresh(made, settings)
     plain = trained(made, scratch, data, settings, "plain")
     starts = trained_nets(plain) if choice.start == STARTS[1] else scratch
@@ -174,22 +161,22 @@ def run(study: Study, published: Published, settings: Settings) -> Result:
         study.title,
         summary=_summary(means, made),
         numbers={"means": means, "networks": [vars(one) for one in found],
-                 "tried": {f"{t.masked}, {t.epochs} epochs, {start}": curve for (t, start), curve in curves.items()}},
+                 "tried": {f"{masked}, {start}": curve for (masked, start), curve in curves.items()}},
         tables=[_published(published, means), sparsity.table(found, "Every seed, opened from its file"),
                 _tried(curves, choice)],
         figures=sparsity.pictures(sparse, plain, records, per_epoch),  # type: ignore[arg-type]
-        settings={**made.describe(), "chosen": {**choice._asdict(), "trial": choice.trial._asdict()}},
+        settings={**made.describe(), "chosen": choice._asdict()},
     )  # fmt: skip
 
 
 def _tried(curves: Curves, choice: Choice) -> Table:
     rows: list[tuple[Cell, ...]] = [
-        (*trial, start, gone, 1 / (1 - gone), 100 * error, "chosen" if (trial, start, gone) == choice else "")
-        for (trial, start), curve in curves.items()
+        (masked, start, gone, 1 / (1 - gone), 100 * error, "chosen" if (masked, start, gone) == choice else "")
+        for (masked, start), curve in curves.items()
         for gone, error in curve
         if gone >= 0.9
     ]
-    columns = ("masked in training", "epochs", "start", "removed", "weights / non-zero", "validation error %", "")
+    columns = ("masked in training", "start", "removed", "weights / non-zero", "validation error %", "")
     formats = {"removed": ".2%", "weights / non-zero": ".1f", "validation error %": ".2f"}
     return Table("Tried on validation images, one seed without them", columns, rows, formats=formats)
 
@@ -222,19 +209,16 @@ def _published(published: Published, means: dict[str, dict[str, float]]) -> Any:
 
 SUBJECTS = {
     "sparsevd-lenet-300-100": Subject(dense_net, Linear(0.5)),  # the learning rate falls in the second half
-    "sparsevd-lenet-5": Subject(image_net, Linear(0.0), (Trial("nothing", EPOCHS),)),  # or throughout
+    "sparsevd-lenet-5": Subject(image_net, Linear(0.0)),  # or throughout
 }
 
 
 SOURCE = "Molchanov, Ashukha and Vetrov, Variational Dropout Sparsifies Deep Neural Networks (2017), arXiv 1701.05369."
 
-CUT = "At the paper's own cut fewer weights go than published. "
-MASKS = (
-    "With means masked in training, as there, more go and the error is larger (tried below on validation images); "
-    "without, the weights between the two cuts hardly matter. "
-)
-ZEROS = (
-    "Dense networks have zeros of their own: weights that no gradient holds decay until float32 has no smaller number."
+WHY = (
+    "Where means are masked in training, as there, more weights go at the paper's own cut at a larger error; both "
+    "are tried below on validation images. Dense networks have zeros of their own: weights that no gradient holds "
+    "decay until float32 has no smaller number."
 )
 
 DENSE: Study = Study(
@@ -243,7 +227,7 @@ DENSE: Study = Study(
     SOURCE,
     "how many weights of 784-300-100-10 MNIST needs, and the file that is left",
     lambda settings: run(DENSE, LENET_300_100, settings),
-    CUT + MASKS + ZEROS,
+    WHY,
 )
 IMAGES: Study = Study(
     "sparsevd-lenet-5",
@@ -251,5 +235,5 @@ IMAGES: Study = Study(
     SOURCE,
     "how many weights of a convolutional network MNIST needs, and the file that is left",
     lambda settings: run(IMAGES, LENET_5, settings),
-    CUT + "There means are masked in training, here not. " + ZEROS,
+    WHY,
 )
