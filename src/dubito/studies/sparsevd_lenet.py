@@ -216,8 +216,8 @@ SUBJECTS = {
 SOURCE = "Molchanov, Ashukha and Vetrov, Variational Dropout Sparsifies Deep Neural Networks (2017), arXiv 1701.05369."
 
 WHY = (
-    "Where means are masked in training, as there, more weights go at the paper's own cut at a larger error; both "
-    "are tried below on validation images. Dense networks have zeros of their own: weights that no gradient holds "
+    "The paper masks the means of weights beyond the cut in training, with which more of them go; here validation "
+    "images decide among what is tried below. Dense networks have zeros of their own: weights that no gradient holds "
     "decay until float32 has no smaller number."
 )
 

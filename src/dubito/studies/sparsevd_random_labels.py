@@ -127,4 +127,6 @@ STUDY = Study(
     "Molchanov, Ashukha and Vetrov (2017), arXiv 1701.05369, after Zhang et al. (2017), arXiv 1611.03530.",
     "binary dropout memorises random labels, sparse variational dropout removes every weight",
     run,
+    "The paper's networks with binary dropout know every label by heart. Ours know fewer: 150 epochs are short for "
+    "labels without a pattern, and the network for CIFAR-10 is a quarter as wide.",
 )
