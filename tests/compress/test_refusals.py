@@ -1,7 +1,10 @@
 """What cannot be compressed or drawn is refused in one sentence that names the cure."""
 
+from pathlib import Path
+
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 
@@ -106,3 +109,35 @@ def test_a_file_whose_description_is_damaged(tmp_path, mark, sentence):
     save_file({"a": torch.ones(2)}, tmp_path / "net.safetensors", {sparse.MARK: mark})
     with pytest.raises(Damaged, match=sentence):
         dubito.load_network(tmp_path / "net.safetensors")
+
+
+def small_file(folder: Path) -> Path:
+    """A sparse network in half precision, with statistics."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(40, 6, bias=False), nn.BatchNorm1d(6), nn.LeakyReLU(0.2), nn.Linear(6, 2)).eval()
+    with torch.no_grad():
+        net[0].weight[:, 3:] = 0.0
+    return compress.save_network(net.bfloat16(), folder / "net.safetensors")
+
+
+def test_a_flipped_bit_is_noticed_wherever_it_is(tmp_path):
+    path = small_file(tmp_path)
+    whole = path.read_bytes()
+    begin = 8 + int.from_bytes(whole[:8], "little")
+    said = [whole.index(b"0.2"), whole.index(b"0.weight.values") + 2]  # the slope and a name
+    for place in [*said, *range(begin, len(whole))]:
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(Damaged, match=r"is damaged: its checksum is not that .*; write it again"):
+            dubito.load_network(path)
+    path.write_bytes(whole)
+    assert dubito.load_network(path)[2].negative_slope == 0.2
+
+
+def test_a_file_without_a_checksum_opens(tmp_path):
+    path = small_file(tmp_path)
+    with safe_open(path, "pt") as file:
+        made, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    assert len(made.pop(sparse.CHECKSUM)) == 64
+    save_file(tensors, tmp_path / "old.safetensors", made)
+    new, old = (dubito.load_network(tmp_path / name).state_dict() for name in ("net.safetensors", "old.safetensors"))
+    assert all(torch.equal(new[name], old[name]) for name in new | old)

@@ -2,8 +2,10 @@
 
 A matrix or kernel, as (rows, everything else), is kept in compressed sparse rows where that is smaller: its values that
 are not zero, their columns, and where each row begins, the last two in the smallest unsigned integers that hold them.
+A checksum of all that the file says lies in its metadata.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +24,7 @@ from dubito.posteriors.storage import Damaged
 
 FORMAT = 1
 MARK = "dubito.network"
+CHECKSUM = "dubito.checksum"
 VALUES, COLUMNS, BEGINS = ".values", ".columns", ".begins"
 INTEGERS = ((1 << 8, torch.uint8), (1 << 16, torch.uint16), (1 << 32, torch.uint32))
 
@@ -42,7 +45,8 @@ def save_network(network: nn.Module, path: str | Path) -> Path:
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; give the path of a file in it, such as small.safetensors")
     make_folder(path.parent)
-    write_atomically(path, save(tensors, {MARK: json.dumps({"format": FORMAT, **made})}))
+    described = json.dumps({"format": FORMAT, **made})
+    write_atomically(path, save(tensors, {MARK: described, CHECKSUM: _checksum(described, tensors)}))
     return path
 
 
@@ -77,7 +81,8 @@ def _recipe(network: nn.Module, layers: list[nn.Module] | None) -> dict[str, Any
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     try:
         with safe_open(path, framework="pt") as file:
-            made = json.loads((file.metadata() or {})[MARK])
+            about = file.metadata() or {}
+            made = json.loads(about[MARK])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no network at {path}; give a file that dubito.compress.write made") from None
@@ -88,7 +93,18 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise Damaged(f"{path} does not say in which format it is; write it again")
     if found > FORMAT:
         raise Damaged(f"{path} has format {found} but this dubito reads up to {FORMAT}; install a newer one")
+    if CHECKSUM in about and about[CHECKSUM] != _checksum(about[MARK], tensors):  # older files have none
+        raise Damaged(f"{path} is damaged: its checksum is not that of what it holds; write it again")
     return made, tensors
+
+
+def _checksum(described: str, tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of a description and of the names, types, shapes and bytes of tensors."""
+    digest = hashlib.sha256(described.encode())
+    for name, value in sorted(tensors.items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
 def _module(made: Mapping[str, Any], net: nn.Module | None, path: str | Path) -> nn.Module:
