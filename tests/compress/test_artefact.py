@@ -342,7 +342,7 @@ def test_wrong_input_is_one_sentence(posteriors, tmp_path):
     ]:
         with pytest.raises(ValueError, match=match):
             compress.write(posteriors["MAP"], path, wrong, **options)
-    with pytest.raises(ValueError, match="there is no posterior to draw a curve of"):
+    with pytest.raises(ValueError, match="there is no posterior to look at; give at least one"):
         compress.curve({}, rows)
     several = dubito.fit(dense(12, 4, 2), (X, Y), "sparse_vd", steps=1, members=2, device="cpu", progress=False)
     with pytest.raises(dubito.Undefined, match=r"no single network to make smaller .* posterior\.member\(0\)"):

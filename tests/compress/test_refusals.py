@@ -47,13 +47,22 @@ def test_validation_rows_that_choose_nothing_are_refused(posterior, tmp_path, va
 def test_a_module_is_no_posterior(posterior, tmp_path):
     with pytest.raises(ValueError, match=r"of type Linear, not a posterior; give what dubito\.fit"):
         compress.write(nn.Linear(4, 2), tmp_path / "small.safetensors", (X, Y))
-    with pytest.raises(ValueError, match="shares is empty; give at least one"):
-        compress.curve({"a": posterior}, (X, Y), shares=())
+    for task in (compress.curve, compress.pruning):
+        with pytest.raises(ValueError, match="shares is empty; give at least one"):
+            task({"a": posterior}, (X, Y), shares=())
+        with pytest.raises(ValueError, match=r"posteriors come by name, and <SparseVD.* has none; give {name"):
+            task(posterior, (X, Y))
+        with pytest.raises(ValueError, match="there is no posterior to look at; give at least one"):
+            task({}, (X, Y))
+        with pytest.raises(ValueError, match=r"validation rows are a pair \(x, y\), got tuple of 3; give the inputs"):
+            task({"a": posterior}, (X, Y, Y))
 
 
 def test_places_that_hold_no_file_are_refused(posterior, tmp_path):
     with pytest.raises(IsADirectoryError, match="is a folder; give the path of a file in it"):
         compress.write(posterior, tmp_path, (X, Y))
+    with pytest.raises(IsADirectoryError, match="is a folder; give the path of a file in it"):
+        dubito.load_network(tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match=r"cannot write to .*file .*; choose a folder you may write to"):
         compress.write(posterior, tmp_path / "file" / "small.safetensors", (X, Y))

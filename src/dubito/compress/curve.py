@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from dubito import plots
-from dubito.compress.scores import By, Scored, counts, scored
+from dubito.compress.scores import By, Scored, check_shares, counts, scored
 from dubito.held import check_held
 from dubito.inputs import Inputs, arguments, move, n_rows, rows, tensors
 from dubito.likelihoods import Likelihood
 from dubito.plots import Series
-from dubito.posteriors.base import Posterior, check_posterior
+from dubito.posteriors.base import Posterior, check_named, check_posterior
 from dubito.results import Cell, Figure, Result, Table, environment
 
 SHARES = (0.0, 0.5, 0.75, 0.9, 0.95, 0.97, 0.98, 0.985, 0.99, 0.995)
@@ -68,9 +68,14 @@ def check_rows(posterior: Posterior, data: Any) -> None:
     check_posterior(posterior)
     if not isinstance(data, Sequence) or len(data) != 2:
         raise ValueError(
-            f"validation rows are a pair (x, y), got {type(data).__name__}; the cut is chosen by their error"
+            f"validation rows are a pair (x, y), got {_what(data)}; give the inputs and what they should give"
         )
     check_held(posterior.net, posterior.likelihood, *data)
+
+
+def _what(data: object) -> str:
+    kind = type(data).__name__
+    return f"{kind} of {len(data)}" if isinstance(data, Sequence) else kind
 
 
 def choose(curve: Sequence[Point], tolerance: float = 1.0) -> Point:
@@ -95,10 +100,8 @@ def curve(
     tolerance: float = 1.0,
 ) -> Result:
     """The mean network's error on (x, y) as weights go, for several posteriors, and the cut each would be given."""
-    if not posteriors:
-        raise ValueError("there is no posterior to draw a curve of; give {name: posterior}")
-    if not shares:
-        raise ValueError("shares is empty; give at least one share of the weights to remove, such as 0.95")
+    check_named(posteriors)
+    check_shares(shares)
     for posterior in posteriors.values():
         check_rows(posterior, validation)
     kinds = {p.likelihood.kind for p in posteriors.values()}

@@ -4,6 +4,7 @@ https://arxiv.org/abs/1505.05424, after Graves (2011). A weight that goes takes 
 place, the noise of the removed weights alone would ruin every draw.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -13,9 +14,11 @@ import torch
 from torch import Tensor
 
 from dubito import metrics, plots
-from dubito.compress.scores import certainty, check_spread, count
+from dubito.compress.curve import check_rows
+from dubito.compress.scores import certainty, check_shares, check_spread, count
 from dubito.inputs import tensors
 from dubito.plots import Series
+from dubito.posteriors.base import check_named
 from dubito.posteriors.gaussian import GaussianPosterior
 from dubito.prediction import Prediction
 from dubito.results import Figure, Result, Table, environment
@@ -46,6 +49,10 @@ def pruning(
     seed: int = 0,
 ) -> Result:
     """How predictions on (x, y) fare as weights are removed, with the density and the CDF of the ratio they go by."""
+    check_named(posteriors)
+    check_shares(shares)
+    for posterior in posteriors.values():
+        check_rows(posterior, data)
     x, y = tensors(data[0]), tensors(data[1])
     rows = [_row(name, held, share, x, y, draws, seed) for name, held in posteriors.items() for share in shares]
     what = "error" if _classifies(posteriors) else "RMSE"
@@ -124,8 +131,9 @@ def _spread(posteriors: Mapping[str, GaussianPosterior]) -> Iterator[Figure]:
     density = [Series(name, np.histogram(log, edges, density=True)[0]) for name, log in logs.items()]
     cdf = [Series(name, np.searchsorted(np.sort(log), edges) / len(log), edges) for name, log in logs.items()]
     label, title = "log10 |mean| / std", "Signal to noise of the weights"
-    yield plots.histogram("density", title, edges, density, x_label=label, y_label="density")
-    yield plots.lines("cdf", title, cdf, x_label=label, y_label="share of weights below")
+    caption = f"What lies below {math.log10(LEAST):g} is drawn there."
+    yield plots.histogram("density", title, edges, density, x_label=label, y_label="density", caption=caption)
+    yield plots.lines("cdf", title, cdf, x_label=label, y_label="share of weights below", caption=caption)
 
 
 def _logs(posterior: GaussianPosterior) -> "np.ndarray[Any, np.dtype[np.float64]]":

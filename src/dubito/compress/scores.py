@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Sized
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 from typing import Literal
 
@@ -79,6 +79,12 @@ def count(share: float, weights: int) -> int:
     if not 0 <= share <= 1:
         raise ValueError(f"share is {share}, but a share of the weights lies between 0 and 1; 0.95 removes 95 %")
     return round(share * weights)
+
+
+def check_shares(shares: Sequence[float]) -> None:
+    """Refuse a curve without points."""
+    if not shares:
+        raise ValueError("shares is empty; give at least one share of the weights to remove, such as 0.95")
 
 
 def check_spread(random: Sized) -> None:

@@ -42,12 +42,17 @@ def save_network(network: nn.Module, path: str | Path) -> Path:
     made = _recipe(network, layers)
     for name, value in _state(nn.Sequential(*layers) if made["kind"] == "chain" and layers else network).items():
         tensors |= _packed(name, value.detach().cpu())
-    if path.is_dir():
-        raise IsADirectoryError(f"{path} is a folder; give the path of a file in it, such as small.safetensors")
+    _check_file(path)
     make_folder(path.parent)
     described = json.dumps({"format": FORMAT, **made})
     write_atomically(path, save(tensors, {MARK: described, CHECKSUM: _checksum(described, tensors)}))
     return path
+
+
+def _check_file(path: Path) -> None:
+    """Refuse a folder where a file is meant."""
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; give the path of a file in it, such as small.safetensors")
 
 
 def load_network(path: str | Path, net: nn.Module | None = None) -> nn.Module:
@@ -56,7 +61,8 @@ def load_network(path: str | Path, net: nn.Module | None = None) -> nn.Module:
     net: the module it was made from, where that is neither a chain of layers nor a net of `dubito.nn`; others are built
     from the file, which may have fewer units than the module had.
     """
-    made, tensors = _read(Path(path))
+    _check_file(path := Path(path))
+    made, tensors = _read(path)
     kinds = [value.dtype for value in tensors.values() if value.is_floating_point()]
     try:
         module = _module(made, net, path).to(kinds[0] if kinds else None)
@@ -103,7 +109,7 @@ def _checksum(described: str, tensors: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256(described.encode())
     for name, value in sorted(tensors.items()):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.reshape(-1).view(torch.uint8).numpy())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

@@ -36,6 +36,16 @@ def check_posterior(found: object, name: str = "posterior") -> None:
         raise ValueError(f"{name} is of type {kind}, not a posterior; give what dubito.fit or dubito.load returns")
 
 
+def check_named(posteriors: object) -> None:
+    """Refuse what is not at least one posterior, each by its name."""
+    if not isinstance(posteriors, Mapping):
+        raise ValueError(f"posteriors come by name, and {posteriors!r} has none; give {{name: posterior}}")
+    if not posteriors:
+        raise ValueError("there is no posterior to look at; give at least one, as {name: posterior}")
+    for name, posterior in posteriors.items():
+        check_posterior(posterior, repr(name))
+
+
 class Posterior(ABC):
     """A distribution over networks; `about` holds how it was made, for its file and for people."""
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from dubito.config import check_count, suggestion
 from dubito.detection import Ranked, check_intervals, intervals, measured
 from dubito.inputs import n_rows, rows, tensors
-from dubito.posteriors.base import Posterior, check_posterior
+from dubito.posteriors.base import Posterior, check_named
 from dubito.prediction import Prediction, Undefined
 from dubito.results import Result
 
@@ -96,12 +96,8 @@ def check_names(data: Mapping[str, Data], known: Sequence[str]) -> None:
 
 def check_posteriors(posteriors: Posteriors) -> None:
     """Refuse an empty comparison, and posteriors that know no classes."""
-    if not isinstance(posteriors, Mapping):
-        raise ValueError(f"posteriors come by name, and {posteriors!r} has none; give {{name: posterior}}")
-    if not posteriors:
-        raise ValueError("there is no posterior to look at; give at least one, as {name: posterior}")
+    check_named(posteriors)
     for name, posterior in posteriors.items():
-        check_posterior(posterior, repr(name))
         if posterior.likelihood.kind != "classification":
             kind = type(posterior.likelihood).__name__
             raise ValueError(f"{name!r} has no classes to doubt under {kind}; give posteriors of classifiers")
