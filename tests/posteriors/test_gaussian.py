@@ -191,3 +191,18 @@ def test_a_member_is_one_gaussian_of_the_mixture():
     one = posterior.member(1)
     assert len(one) == 1 and torch.equal(one.mean[0], posterior.mean[1]) and torch.equal(one.std[0], posterior.std[1])
     assert one.mean_network()(X).shape == (12, 3)
+
+
+def test_what_is_no_vector_no_gaussian_and_no_member_is_refused():
+    posterior = made(2)
+    size = posterior.net.layout.size
+    for wrong in (torch.zeros(3, size - 1), torch.zeros(()), {"0.wait": torch.zeros(1, 2)}):
+        with pytest.raises(ValueError, match=rf"theta is .*; give vectors of {size} weights, or named ones as sample"):
+            posterior.log_prob(wrong)
+    x = torch.randn(8, 2)
+    plain = dubito.fit(nn.Linear(2, 1), (x, x[:, :1]), dubito.MAP(), steps=2, device="cpu", progress=False)
+    with pytest.raises(ValueError, match="is no Gaussian over weights, so there is no KL to it"):
+        posterior.member(0).kl(plain)
+    for index in (2, -1):
+        with pytest.raises(ValueError, match=f"there is no member {index} of 2; they are counted from 0"):
+            posterior.member(index)

@@ -61,7 +61,7 @@ class GaussianPosterior(WeightPosterior):
 
     def log_prob(self, theta: Tensor | Mapping[str, Tensor]) -> Tensor:
         """log q(theta) of vectors (..., D) or of named weights (n, *shape), over the coordinates that are random."""
-        joined = theta if isinstance(theta, Tensor) else self.net.layout.join(theta)
+        joined = self._joined(theta)
         random = self.random[: joined.shape[-1]].nonzero().squeeze(1)
         mean, std = self.mean[:, random], self.std[:, random]
         scaled = (joined[..., None, random].to(mean) - mean) / std
@@ -70,6 +70,8 @@ class GaussianPosterior(WeightPosterior):
 
     def kl(self, other: "GaussianPosterior") -> float:
         """KL(self || other) in nats."""
+        if not isinstance(other, GaussianPosterior):
+            raise ValueError(f"{other!r} is no Gaussian over weights, so there is no KL to it; give the other Gaussian")
         for one in (self, other):
             one._check_single("KL divergence")
         if self.net.layout != other.net.layout or not torch.equal(self.random.cpu(), other.random.cpu()):
@@ -87,6 +89,8 @@ class GaussianPosterior(WeightPosterior):
 
     def member(self, index: int) -> Self:
         """One Gaussian of a mixture, by itself."""
+        if not 0 <= index < len(self):
+            raise ValueError(f"there is no member {index} of {len(self)}; they are counted from 0")
         buffers = {n: b[index : index + 1] for n, b in self.buffers.items()}
         one = slice(index, index + 1)
         return replace(self, mean=self.mean[one], std=self.std[one], buffers=buffers)
@@ -117,6 +121,16 @@ class GaussianPosterior(WeightPosterior):
         count = "a Gaussian" if len(self) == 1 else f"{len(self)} Gaussians"
         spread = int(self.random[: self.net.layout.size].sum())
         return f"<{made}: {count} over {spread:,} of {self.net.layout.size:,} weights, {self.likelihood!r}>"
+
+    def _joined(self, theta: Tensor | Mapping[str, Tensor]) -> Tensor:
+        """Vectors over the network's weights, or over these and what the likelihood learns."""
+        layout = self.net.layout
+        if isinstance(theta, Tensor) and theta.shape[-1:] in ((layout.size,), (self.mean.shape[1],)):
+            return theta
+        if isinstance(theta, Mapping) and set(layout.names) <= set(theta):
+            return layout.join(theta)
+        given = f"a tensor of shape {tuple(theta.shape)}" if isinstance(theta, Tensor) else f"{', '.join(theta)}"
+        raise ValueError(f"theta is {given}; give vectors of {layout.size} weights, or named ones as sample() makes")
 
     def _spread(self) -> tuple[Tensor, Tensor]:
         """Means and standard deviations of what is random, in double precision."""
