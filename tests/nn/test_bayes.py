@@ -138,3 +138,9 @@ def test_what_is_wrong_is_refused():
         BayesConv2d(1, 1, 2, estimator="best")
     with pytest.raises(ValueError, match=r"no layers with Gaussian weights; use dubito\.fit"):
         kl(nn.Linear(2, 2))
+    with pytest.raises(ValueError, match=r"no layers with Gaussian weights; use dubito\.fit"):
+        to_posterior(nn.Linear(2, 2), dubito.Categorical())
+    with pytest.raises(ValueError, match=r"BayesLinear: Point\(\) leaves weight without a distribution; give a prior"):
+        BayesLinear(2, 2, prior=dubito.Point())
+    with pytest.raises(ValueError, match=r"'wide' is no prior; use e\.g\. Normal"):
+        BayesConv1d(2, 2, 2, prior="wide")

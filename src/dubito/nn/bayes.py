@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from dubito.local import moments
 from dubito.noisy import Call, Estimator, flipped
-from dubito.priors import LOG_SQRT_2PI, FanIn, Normal, Prior
+from dubito.priors import LOG_SQRT_2PI, Assigned, FanIn, Normal, Prior, assign
 from dubito.rng import Rng
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 Size = int | Sequence[int]
 DEFAULT_PRIOR = FanIn()
+NO_LAYERS = "the module has no layers with Gaussian weights; use dubito.fit for a module of plain ones"
 
 
 class _Bayesian(nn.Module):
@@ -45,11 +46,20 @@ class _Bayesian(nn.Module):
         if estimator not in ("local", "weights", "flipout"):
             raise ValueError(f"unknown estimator {estimator!r}; use 'local', 'weights' or 'flipout'")
         self.estimator, self.priors = estimator, dict[str, Prior]()
+        assigned = assign(prior, self)
         for name in self._names():
             mean = getattr(self, name)
             self.register_parameter(f"{name}_rho", nn.Parameter(torch.full_like(mean, math.log(math.expm1(init_std)))))
-            self.priors[name] = prior.of(self, name, mean) if isinstance(prior, FanIn) else prior
+            self.priors[name] = self._density(name, assigned[name])
         self.register_buffer("stream", torch.stack([torch.randint(1 << 62, ()), torch.tensor(0)]))  # seed, calls
+
+    def _density(self, name: str, prior: Assigned) -> Prior:
+        if not isinstance(prior, Prior):
+            raise ValueError(
+                f"{type(self).__name__}: {prior!r} leaves {name} without a distribution; give a prior such as "
+                "Normal(std=1.0), or use the plain layer"
+            )
+        return prior
 
     def std(self, name: str) -> Tensor:
         """The standard deviations of "weight" or "bias"."""
@@ -156,7 +166,7 @@ def kl(module: nn.Module) -> Tensor:
     """The KL of all Gaussian layers inside a module from their priors, in nats; divide it by the number of data."""
     parts = [part.kl() for part in module.modules() if isinstance(part, _Bayesian)]
     if not parts:
-        raise ValueError("the module has no layers with Gaussian weights; use dubito.fit for a module of plain ones")
+        raise ValueError(NO_LAYERS)
     return torch.stack(parts).sum()
 
 
@@ -185,6 +195,8 @@ def to_posterior(module: nn.Module, likelihood: "Likelihood") -> "GaussianPoster
                 del part._parameters[f"{name}_rho"]
             del part._buffers["stream"]
             part.__class__ = part.plain  # type: ignore[assignment]
+    if not stds:
+        raise ValueError(NO_LAYERS)
     net = Net(plain)
     named = {n: stds.get(n, torch.zeros_like(p)) for n, p in plain.named_parameters()}
     buffers = net.buffers(1)
