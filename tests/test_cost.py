@@ -45,3 +45,15 @@ def test_operations_are_those_of_torchs_counter(name):
         module(x)
     assert counter.total == reference.get_total_flops() > 0
     assert counter.convolves == (name in ("convolution", "transposed"))
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_layers_count_their_matrices_at_every_step(kind):
+    module = kind(3, 5, num_layers=2, bidirectional=True)
+    matrices = sum(parameter.numel() for parameter in module.parameters() if parameter.dim() == 2)
+    lengths = [4, 2]
+    packed = nn.utils.rnn.pack_padded_sequence(torch.randn(4, 2, 3), lengths)
+    for x, steps in ((torch.randn(4, 2, 3), 8), (packed, sum(lengths))):
+        with torch.no_grad(), FlopCounter() as counter:
+            module(x)
+        assert counter.total == 2 * steps * matrices

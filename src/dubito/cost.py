@@ -15,10 +15,11 @@ CONVOLUTIONS = (F.conv1d, F.conv2d, F.conv3d)
 LAYERS = (F.linear, *CONVOLUTIONS)
 TRANSPOSED = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
 PRODUCTS = (torch.matmul, torch.bmm, torch.mm, torch.mv, Tensor.matmul, Tensor.__matmul__, Tensor.bmm, Tensor.mm)
+RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 
 
 class FlopCounter(TorchFunctionMode):
-    """Adds up multiplications and additions of linear layers, convolutions, matrix products and attention."""
+    """Adds up multiplications and additions of linear, recurrent and convolutional layers, products and attention."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,11 +37,19 @@ class FlopCounter(TorchFunctionMode):
             self.total += 2 * tensors[0].numel() * tensors[1][0].numel()
         elif func in PRODUCTS:
             self.total += 2 * out.numel() * tensors[0].shape[-1]
+        elif func in RECURRENT:
+            self.total += _recurrent(*args)
         elif func is F.scaled_dot_product_attention:
             self.total += 4 * tensors[0].numel() * tensors[1].shape[-2]
         elif func is F.multi_head_attention_forward:
             self.total += _attention(tensors[0], tensors[1])
         return out
+
+
+def _recurrent(x: Tensor, *rest: Any) -> int:
+    """Every matrix once per row and step, whether rows come padded or packed; states have three axes."""
+    held: list[Tensor] = [leaf for part in rest if isinstance(part, list | tuple) for leaf in part]
+    return 2 * (x.numel() // x.shape[-1]) * sum(weight.numel() for weight in held if weight.dim() == 2)
 
 
 def _attention(query: Tensor, key: Tensor) -> int:
