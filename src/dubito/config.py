@@ -97,10 +97,10 @@ def check_finite_number(owner: object, name: str, value: Any) -> None:
         raise ValueError(f"{type(owner).__name__}: {name} must be a finite number, got {value!r}; 0.5 is one")
 
 
-def check_positive(owner: object, name: str, value: float | None) -> None:
+def check_positive(owner: object, name: str, value: Any) -> None:
     """A setting that must be positive where it is given."""
-    if value is not None and not value > 0:
-        raise ValueError(f"{type(owner).__name__}: {name} must be positive, got {value}")
+    if value is not None and not (isinstance(value, Real) and float(value) > 0):
+        raise ValueError(f"{type(owner).__name__}: {name} must be positive, got {value!r}")
 
 
 def _setting_fields(settings: Any) -> list[Field[Any]]:

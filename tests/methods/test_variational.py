@@ -128,6 +128,7 @@ def test_what_is_no_setting_is_refused():
         ({"estimator": "loco"}, "unknown estimator 'loco'; use 'local', 'weights' or 'flipout'"),
         ({"draws": 0}, "draws must be at least 1, got 0"),
         ({"init_std": 0.0}, "init_std must be positive"),
+        ({"init_std": "small"}, "init_std must be positive, got 'small'"),
         ({"kl": "half"}, "kl is 'half'; use 'uniform'"),
         ({"kl": WarmUp(5, Cosine())}, "which end at 1"),
         ({"empirical_bayes": "all"}, "empirical_bayes is 'all'; use 'global', 'layer' or None"),
