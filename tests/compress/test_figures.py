@@ -31,6 +31,7 @@ def test_log_alpha_by_layer():
     right = np.asarray(data["edges"][:-1]) >= 3
     assert first[right].sum() == pytest.approx(4 / 12) and second[right].sum() == 0
     assert first.sum() == pytest.approx(1) and "above 3" in figure.caption
+    assert "beyond 12 either way is drawn at the edge" in figure.caption
     assert figure.options["marks"] == {"threshold": 3.0}
 
 

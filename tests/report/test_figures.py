@@ -112,6 +112,13 @@ def test_field_panels_share_one_scale(figures):
     assert limits == {(np.min(v := figures["field"].panels[0].data["values"]), np.max(v))}
 
 
+def test_the_axes_of_a_matrix_count_whole_rows_and_columns():
+    figure = plots.field("f", "F", [0], [0, 1, 2], np.zeros((3, 1)), value_label="v", cells=True)
+    axes = drawn(figure).axes[0]
+    for ticks, most in ((axes.get_xticks(), 0), (axes.get_yticks(), 2)):
+        assert [t for t in ticks.tolist() if -0.5 <= t <= most + 0.5] == list(range(most + 1))
+
+
 def test_colour_images_draw():
     figure = plots.images("rgb", "RGB", np.zeros((2, 4, 4, 3)), ["a", "b"], columns=1)
     assert drawn(figure).axes[0].images[0].get_array().shape == (4, 4, 3)

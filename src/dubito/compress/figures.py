@@ -30,7 +30,10 @@ def log_alphas(posterior: SparsePosterior, name: str = "log-alpha") -> Figure:
         Series(layer, np.histogram(values[layer].numpy().clip(-REACH, REACH), edges, density=True)[0])
         for layer in posterior.sparsity()
     ]
-    caption = f"Weights with log alpha above {posterior.threshold:g} count as 0."
+    caption = (
+        f"Weights with log alpha above {posterior.threshold:g} count as 0. What lies beyond {REACH:g} either way is "
+        "drawn at the edge."
+    )
     return plots.histogram(
         name, "Dropout rates of the weights", edges, series, x_label="log alpha", y_label="density", caption=caption,
         marks={"threshold": posterior.threshold},

@@ -25,6 +25,7 @@ def draw_field(axes: "Axes", panel: Panel, figure: Figure, palette: Palette) -> 
     axes.grid(False)
     if figure.options.get("cells"):
         edges = (x[0] - 0.5, x[-1] + 0.5, y[-1] + 0.5, y[0] - 0.5)
+        axes.locator_params(integer=True, min_n_ticks=1)
         axes.imshow(values, origin="upper", extent=edges, interpolation="nearest", **look)
         axes.set_box_aspect(min(1.0, max(_FLATTEST, len(y) / len(x))))
         return
