@@ -358,3 +358,23 @@ def test_regression_has_a_curve_too():
     result = compress.curve({"VI": posterior}, (X, y), shares=(0.0, 0.5, 1.0))
     errors = [row[5] for row in result.tables[0].rows]
     assert errors[-1] == pytest.approx(1.0, abs=0.2) and errors[0] < 0.2 and "RMSE" in result.tables[0].columns
+
+
+def test_labels_to_ignore_are_no_errors(tmp_path):
+    """Of three labels a row one or two count, and the error is that of all that do."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Unflatten(1, (3, 4)), nn.Linear(4, 2))
+    y = (X.unflatten(1, (3, 4))[..., 0] > 0).long()
+    y[:100, 1:], y[100:, 2] = 9, 9
+    options = {"steps": 50, "device": "cpu", "progress": False, "likelihood": dubito.Categorical(ignore_index=9)}
+    posterior = dubito.fit(net, (X, y), dubito.Variational(learning_rate=0.01), **options)
+    logits = posterior.mean_network()(X).detach()
+    expected = float((logits.argmax(-1) != y)[y != 9].float().mean())
+    assert 0 < expected < 0.5
+    made = compress.write(posterior, tmp_path / "net.safetensors", (X, y), cut=-math.inf)
+    assert made.error == made.dense_error == pytest.approx(expected)
+    (row,) = compress.pruning({"VI": posterior}, (X, y), shares=(0.0,), draws=5).numbers["VI"]
+    assert row[3] == pytest.approx(expected)
+    assert row[5] == pytest.approx(float(F.cross_entropy(logits.flatten(0, 1), y.flatten(), ignore_index=9)), rel=1e-4)
+    with pytest.raises(ValueError, match="every label is one to ignore, so there is no error to go by"):
+        compress.curve({"VI": posterior}, (X, torch.full_like(y, 9)))

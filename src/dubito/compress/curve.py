@@ -12,6 +12,7 @@ from dubito.compress.scores import By, Scored, check_shares, counts, scored
 from dubito.held import check_held
 from dubito.inputs import Inputs, arguments, move, n_rows, rows, tensors
 from dubito.likelihoods import Likelihood
+from dubito.metrics import IGNORE_INDEX
 from dubito.plots import Series
 from dubito.posteriors.base import Posterior, check_named, check_posterior
 from dubito.results import Cell, Figure, Result, Table, environment
@@ -31,15 +32,22 @@ class Point(NamedTuple):
 
 
 def losses(network: nn.Module, likelihood: Likelihood, data: tuple[Any, Any]) -> Tensor:
-    """Of each row: the share of labels that are wrong, or the mean squared error."""
+    """Of each row: its share of wrong labels, or its mean squared error.
+
+    Where some labels do not count, rows weigh as many as they have, so that the mean is that of all labels.
+    """
     x, y = tensors(data[0]), tensors(data[1])
-    parts = []
+    parts, counted = [], []
     with torch.no_grad():
         for start in range(0, n_rows(x), BATCH):
             batch = slice(start, start + BATCH)
-            mean = likelihood.mean(_outputs(network, rows(x, batch))).cpu()
-            parts.append(_loss(mean, y[batch].cpu(), likelihood.kind == "classification"))
-    return torch.cat(parts)
+            each, counts = _loss(likelihood.mean(_outputs(network, rows(x, batch))).cpu(), y[batch].cpu(), likelihood)
+            parts.append(_per_row(each))
+            counted.append(_per_row(counts))
+    labels = torch.cat(counted).mean()
+    if not labels:
+        raise ValueError("every label is one to ignore, so there is no error to go by; give at least one that counts")
+    return torch.cat(parts) / labels
 
 
 def error(losses: Tensor, likelihood: Likelihood) -> float:
@@ -142,7 +150,21 @@ def _outputs(network: nn.Module, x: Inputs) -> Tensor:
     return outputs
 
 
-def _loss(mean: Tensor, y: Tensor, classifies: bool) -> Tensor:
-    """(rows,) in double precision."""
-    each = mean.argmax(-1) != y.view(mean.shape[:-1]) if classifies else (mean - y.view(mean.shape)).square()
-    return each.double().reshape(len(each), -1).mean(1)
+def _loss(mean: Tensor, y: Tensor, likelihood: Likelihood) -> tuple[Tensor, Tensor]:
+    """Of each label or number: whether it is wrong, or its squared error, and whether it counts, (rows, ...)."""
+    if likelihood.kind != "classification":
+        each = (mean - y.view(mean.shape)).square()
+        return each, torch.ones_like(each)
+    labels = y.view(mean.shape[:-1]).long()
+    counts = labels != ignored(likelihood)
+    return counts & (mean.argmax(-1) != labels), counts
+
+
+def _per_row(values: Tensor) -> Tensor:
+    """(rows,) sums in double precision."""
+    return values.double().reshape(len(values), -1).sum(1)
+
+
+def ignored(likelihood: Likelihood) -> int:
+    """The label that does not count, also for a likelihood that has none."""
+    return int(getattr(likelihood, "ignore_index", IGNORE_INDEX))

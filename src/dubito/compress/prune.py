@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dubito import metrics, plots
-from dubito.compress.curve import check_rows
+from dubito.compress.curve import check_rows, ignored
 from dubito.compress.scores import certainty, check_shares, check_spread, count
 from dubito.inputs import tensors
 from dubito.plots import Series
@@ -85,15 +85,17 @@ def _row(name: str, posterior: GaussianPosterior, share: float, x: Any, y: Tenso
     held = pruned(posterior, share)
     still = replace(held, std=torch.zeros_like(held.std))
     several, one = held.predict(x, draws, seed), still.predict(x, len(still), seed)
-    nlls = [-float(p.log_prob(y).double().mean()) for p in (several, one)]
     left = int((held.std[:, : held.net.layout.size] > 0).sum(1).max())
-    return Row(name, share, left, _error(several, y), _error(one, y), *nlls)
+    errors, nlls = zip(*(_scores(p, y, ignored(posterior.likelihood)) for p in (several, one)), strict=True)
+    return Row(name, share, left, *errors, *nlls)
 
 
-def _error(prediction: Prediction, y: Tensor) -> float:
+def _scores(prediction: Prediction, y: Tensor, ignore_index: int) -> tuple[float, float]:
+    """The error, and the NLL per label that counts or per row."""
     if prediction.kind == "classification":
-        return 1 - metrics.accuracy(prediction.probs, y)
-    return metrics.rmse(prediction.mean, y)
+        wrong = 1 - metrics.accuracy(prediction.probs, y, ignore_index=ignore_index)
+        return wrong, metrics.nll(prediction.probs, y, ignore_index=ignore_index)
+    return metrics.rmse(prediction.mean, y), -float(prediction.log_prob(y).double().mean())
 
 
 def _random(posterior: GaussianPosterior) -> Tensor:
