@@ -336,3 +336,15 @@ def test_one_draw_that_does_not_fit_is_said(monkeypatch):
     monkeypatch.setattr(Net, "many", many)
     with pytest.raises(torch.OutOfMemoryError, match="no room"):
         posterior(3, dubito.Categorical()).predict(X)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(2.0, "label 2, outside 0 to 1"), (0.5, "holds 0.5"), (math.nan, "holds nan")]
+)
+def test_what_is_no_label_has_no_probability(value, words):
+    found = posterior(1, dubito.Bernoulli()).predict(X)
+    labels = torch.ones(len(X))
+    assert torch.equal(found.log_prob(labels), found.log_prob(labels.long()))
+    labels[3] = value
+    with pytest.raises(ValueError, match=words):
+        found.log_prob(labels)

@@ -312,8 +312,11 @@ class Prediction:
         labels = y.squeeze(-1) if y.shape == (*wanted, 1) else y
         if labels.shape != wanted:
             raise ValueError(f"y of shape {tuple(y.shape)} does not fit; expected labels of shape {tuple(wanted)}")
-        labels = labels.long()
-        ignored = labels == getattr(self._likelihood, "ignore_index", classes)
+        labels, given = labels.long(), labels
+        if bool((labels != given).any()):
+            raise ValueError(f"y holds {given[labels != given][0].item():g}, which is no label; give whole numbers")
+        ignore = getattr(self._likelihood, "ignore_index", None)
+        ignored = torch.zeros_like(labels, dtype=torch.bool) if ignore is None else labels == ignore
         outside = labels[~ignored & ((labels < 0) | (labels >= classes))]
         if outside.numel():
             raise ValueError(f"y holds the label {int(outside[0])}, outside 0 to {classes - 1}; number labels from 0")
