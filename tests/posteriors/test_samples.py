@@ -178,3 +178,15 @@ def test_a_generator_has_no_members():
     made = dubito.distill.adversarial(posterior(), steps=1, device="cpu", progress=False)
     with pytest.raises(dubito.Undefined, match="GeneratorPosterior has no members to take apart"):
         made.member(0)
+
+
+@pytest.mark.parametrize("method", ["map", "variational"])
+def test_what_was_sampled_belongs_to_the_caller(method):
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), torch.randn(20, 3)
+    prior = {"0.bias": dubito.Fixed()}
+    made = dubito.fit(net, (x, x[:, 0].gt(0).long()), method, prior=prior, steps=3, device="cpu", progress=False)
+    before = made.predict(x, draws=2).probs
+    for value in made.sample(2).values():
+        value.zero_()
+    assert torch.equal(made.predict(x, draws=2).probs, before)
