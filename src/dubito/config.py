@@ -91,15 +91,20 @@ def check_count(owner: object, name: str, value: Any, least: int) -> None:
         raise ValueError(f"{type(owner).__name__}: {name} must be at least {least}, got {value}")
 
 
+def is_number(value: object) -> bool:
+    """Whether a setting is a finite real number, of Python or of numpy."""
+    return isinstance(value, Real) and math.isfinite(value)
+
+
 def check_finite_number(owner: object, name: str, value: Any) -> None:
     """A setting that is any real number."""
-    if not isinstance(value, Real) or not math.isfinite(value):
+    if not is_number(value):
         raise ValueError(f"{type(owner).__name__}: {name} must be a finite number, got {value!r}; 0.5 is one")
 
 
 def check_positive(owner: object, name: str, value: Any) -> None:
     """A setting that must be positive where it is given."""
-    if value is not None and not (isinstance(value, Real) and float(value) > 0):
+    if value is not None and not (is_number(value) and value > 0):
         raise ValueError(f"{type(owner).__name__}: {name} must be positive, got {value!r}")
 
 
@@ -160,6 +165,8 @@ def _differences(a: Mapping[str, Any], b: Mapping[str, Any], path: str) -> Itera
         here, there = a.get(key, MISSING), b.get(key, MISSING)
         if isinstance(here, Mapping) and isinstance(there, Mapping) and here.get("name") == there.get("name"):
             yield from _differences(here, there, f"{path}{key}.")
+            if "name" not in here and here.keys() == there.keys() and list(here) != list(there):  # first match wins
+                yield f"{path}{key}: {', '.join(here)} here, {', '.join(there)} there in this order"
         elif not _same(here, there):
             yield f"{path}{key}: {_show(here)} here, {_show(there)} there"
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.optim.adam import adam
 
 from dubito import schedules
+from dubito.config import is_number
 from dubito.layout import Stretches, whole
 from dubito.schedules import Schedule
 from dubito.tick import Tick, add_scaled_
@@ -34,14 +35,14 @@ class Optimised:
     clip_norm: float | None = None  # largest gradient norm of a member
 
     def __post_init__(self) -> None:
-        if not self.learning_rate > 0:
-            raise ValueError(f"learning_rate must be positive, got {self.learning_rate}")
+        if not (is_number(self.learning_rate) and self.learning_rate > 0):
+            raise ValueError(f"learning_rate must be positive, got {self.learning_rate!r}")
         if self.optimiser not in ("adam", "sgd"):
             raise ValueError(f"unknown optimiser {self.optimiser!r}; use 'adam' or 'sgd'")
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum must lie in [0, 1), got {self.momentum}")
-        if self.clip_norm is not None and not self.clip_norm > 0:
-            raise ValueError(f"clip_norm must be positive or None, got {self.clip_norm}")
+        if not (is_number(self.momentum) and 0 <= self.momentum < 1):
+            raise ValueError(f"momentum must lie in [0, 1), got {self.momentum!r}")
+        if self.clip_norm is not None and not (is_number(self.clip_norm) and self.clip_norm > 0):
+            raise ValueError(f"clip_norm must be positive or None, got {self.clip_norm!r}")
         schedules.parse(self.schedule)
 
     @property

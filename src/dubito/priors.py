@@ -6,13 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from numbers import Real
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from dubito.config import to_dict
+from dubito.config import is_number, to_dict
 
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
@@ -21,7 +20,7 @@ def check_positive(settings: object, *names: str) -> None:
     """ValueError unless each named field is a positive, finite number."""
     for name in names:
         value = getattr(settings, name)
-        if not (isinstance(value, Real) and float(value) > 0 and math.isfinite(value)):
+        if not (is_number(value) and value > 0):
             raise ValueError(f"{type(settings).__name__}: {name} is {value!r}; it must be a positive, finite number.")
 
 
@@ -42,8 +41,8 @@ class Normal(Prior):
 
     def __post_init__(self) -> None:
         check_positive(self, "std")
-        if not math.isfinite(self.mean):
-            raise ValueError(f"Normal: mean is {self.mean}; it must be finite.")
+        if not is_number(self.mean):
+            raise ValueError(f"Normal: mean is {self.mean!r}; it must be finite.")
 
     def log_prob(self, value: Tensor) -> Tensor:
         return -0.5 * ((value - self.mean) / self.std).square() - (math.log(self.std) + LOG_SQRT_2PI)
@@ -78,8 +77,8 @@ class ScaleMixture(Prior):
 
     def __post_init__(self) -> None:
         check_positive(self, "std1", "std2")
-        if not 0 < self.pi < 1:
-            raise ValueError(f"ScaleMixture: pi is {self.pi}; it must lie between 0 and 1, or use Normal(std).")
+        if not (is_number(self.pi) and 0 < self.pi < 1):
+            raise ValueError(f"ScaleMixture: pi is {self.pi!r}; it must lie between 0 and 1, or use Normal(std).")
 
     def log_prob(self, value: Tensor) -> Tensor:
         first = Normal(self.std1).log_prob(value) + math.log(self.pi)

@@ -153,6 +153,8 @@ def carry_out(
     compiled: bool | None = None,
 ) -> Posterior:
     """Run from the start, or from where the folder left off; prints tell one run's data from another's."""
+    if checkpoint_every is not None and checkpoint_every < 1:
+        raise ValueError(f"checkpoint_every is {checkpoint_every}; give 1 step or more, or leave it out")
     home, done = None if folder is None else RunFolder(folder), 0
     if home is not None:
         if home.open({**work.settings, **prints}, work.steps, work.extendable):

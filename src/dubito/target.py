@@ -124,7 +124,7 @@ class Target:
     ) -> None:
         if n_data < 1:
             raise ValueError(f"n_data must be at least 1, got {n_data}")
-        if not temperature > 0:
+        if not 0 < temperature < math.inf:
             raise ValueError(f"temperature must be positive, got {temperature}; 1 is the Bayesian posterior")
         self.net, self.likelihood, self.prior = net, likelihood, dict(prior)
         self.n_data, self.temperature = n_data, temperature

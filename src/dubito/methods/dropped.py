@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from dubito.config import is_number
 from dubito.inputs import Inputs
 from dubito.methods.descent import Descent, DescentState
 from dubito.net import Net
@@ -20,8 +21,8 @@ class Dropped(Descent):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.rate is not None and not 0 < self.rate < 1:
-            raise ValueError(f"{type(self).__name__}: rate must lie between 0 and 1, got {self.rate}")
+        if self.rate is not None and not (is_number(self.rate) and 0 < self.rate < 1):
+            raise ValueError(f"{type(self).__name__}: rate must lie between 0 and 1, got {self.rate!r}")
 
     def prepare(self, net: Net, x: Inputs) -> Net:
         if fused := net.fused_dropout(x):

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from dubito.config import is_number
 from dubito.methods.base import Sampler, check_count, check_positive, info
 from dubito.target import Batch, Parts, Target
 from dubito.tick import Number, Tick
@@ -60,8 +61,8 @@ class HMC(Sampler[HMCState]):
         super().__post_init__()
         check_positive(self, "step_size", self.step_size)
         check_count(self, "leapfrog", self.leapfrog, 1)
-        if not 0 < self.accept < 1:
-            raise ValueError(f"HMC: accept must lie between 0 and 1, got {self.accept}")
+        if not (is_number(self.accept) and 0 < self.accept < 1):
+            raise ValueError(f"HMC: accept must lie between 0 and 1, got {self.accept!r}")
 
     def init(self, theta: Tensor, target: Target, tick: Tick) -> HMCState:
         start = math.log(self.step_size or 0.1 / math.sqrt(target.n_data))

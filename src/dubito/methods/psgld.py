@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from dubito.config import is_number
 from dubito.methods.base import Info, check_positive, info
 from dubito.methods.langevin import Langevin
 from dubito.target import Batch, Target
@@ -38,8 +39,8 @@ class PSGLD(Langevin[PSGLDState]):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(self, "floor", self.floor)
-        if not 0 <= self.decay < 1:
-            raise ValueError(f"PSGLD: decay must lie in [0, 1), got {self.decay}")
+        if not (is_number(self.decay) and 0 <= self.decay < 1):
+            raise ValueError(f"PSGLD: decay must lie in [0, 1), got {self.decay!r}")
 
     def init(self, theta: Tensor, target: Target, tick: Tick) -> PSGLDState:
         return PSGLDState(theta.clone(), torch.zeros_like(theta))

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dubito.config import is_number
 from dubito.methods.base import State, check_count
 from dubito.methods.descent import DescentState
 from dubito.methods.langevin import Langevin
@@ -95,8 +96,8 @@ class _Cyclical(Langevin[State]):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_count(self, "cycles", self.cycles, 1)
-        if not 0 <= self.exploration < 1:
-            raise ValueError(f"{type(self).__name__}: exploration must lie in [0, 1), got {self.exploration}")
+        if not (is_number(self.exploration) and 0 <= self.exploration < 1):
+            raise ValueError(f"{type(self).__name__}: exploration must lie in [0, 1), got {self.exploration!r}")
 
     @property
     def rates(self) -> Schedule:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from dubito.config import is_number
 from dubito.methods.base import Info, info
 from dubito.methods.langevin import Langevin
 from dubito.target import Batch, Target
@@ -33,8 +34,8 @@ class SGHMC(Langevin[SGHMCState]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.friction <= 1:
-            raise ValueError(f"{type(self).__name__}: friction must lie in (0, 1], got {self.friction}")
+        if not (is_number(self.friction) and 0 < self.friction <= 1):
+            raise ValueError(f"{type(self).__name__}: friction must lie in (0, 1], got {self.friction!r}")
 
     @property
     def default_share(self) -> float:

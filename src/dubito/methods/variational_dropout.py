@@ -15,6 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from dubito.config import is_number
 from dubito.divergence import Divergence, dropout_divergence
 from dubito.layout import whole
 from dubito.methods.base import Info, check_positive
@@ -38,8 +39,8 @@ class GaussianDropout(Multiplicative):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.rate < 1:
-            raise ValueError(f"{type(self).__name__}: rate must lie between 0 and 1, got {self.rate}")
+        if not (is_number(self.rate) and 0 < self.rate < 1):
+            raise ValueError(f"{type(self).__name__}: rate must lie between 0 and 1, got {self.rate!r}")
 
     def prior(self, target: Target) -> FlatPrior:
         return target.flat_prior
