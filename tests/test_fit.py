@@ -8,6 +8,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -247,3 +248,22 @@ def test_sigint_stops_a_process_cleanly_and_it_goes_on_to_the_same_bits(tmp_path
     method = dubito.SGLD(burn_in=5, thin=5)
     again = dubito.fit(module, (x, y), method, steps=5 * rows + 5, progress=False, device="cpu")
     assert torch.equal(again.thetas(rows), held.thetas(rows))
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    settings = {"steps": 20, "batch_size": 10, "members": 2, "seed": 3, "n_data": 60, "patience": 2, "temperature": 1.5}
+    numpy = {name: np.asarray(value)[()] for name, value in settings.items()}
+    runs = {}
+    for name, given in {"plain": settings, "numpy": numpy}.items():
+        kept = {"validation": (X, Y), "folder": tmp_path / name, "device": "cpu", "progress": False}
+        runs[name] = dubito.fit(plain(), (X, Y), "map", **given, **kept)
+        runs[name].save(tmp_path / "copies" / name)
+    assert same(runs["plain"], runs["numpy"]) and runs["plain"].about == runs["numpy"].about
+
+
+def test_a_prior_mapping_in_another_order_is_another_prior(tmp_path):
+    settings = {"prior": {"0.*": dubito.Normal(1.0), "*": dubito.Normal(0.1)}, "folder": tmp_path, "device": "cpu"}
+    dubito.fit(plain(), (X, Y), "map", steps=3, progress=False, **settings)
+    settings["prior"] = dict(reversed(settings["prior"].items()))
+    with pytest.raises(ValueError, match=r"prior: 0\.\*, \* here, \*, 0\.\* there in this order"):
+        dubito.fit(plain(), (X, Y), "map", steps=3, progress=False, **settings)

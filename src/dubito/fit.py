@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -71,13 +71,15 @@ def fit(
     """
     _check_trainable(net)
     check_precision(precision)
+    seed, patience = _whole("seed", seed), None if patience is None else _whole("patience", patience)
+    temperature = _real("temperature", temperature)
     chosen, where = methods.find(method), pick_device(device)
     assigned = priors.assign(prior, net)
     copied = _copied(net, assigned, where)
     feed = _feed(data, chosen, batch_size, n_data, seed, copied, augment)
     held = None if validation is None else open_source(validation, where, copied.dtype)
     prepared, resolved = _agreed(copied, chosen, assigned, likelihood, feed, held)
-    total = feed.n if n_data is None else n_data
+    total = feed.n if n_data is None else _whole("n_data", n_data)
     thinned = _thinned(chosen.resolve(total))
     count, chains = _steps(steps, epochs, feed.per_epoch), _members(members, chosen)
     target = Target(prepared, resolved, assigned, total, temperature)
@@ -152,7 +154,8 @@ def _feed(
 ) -> "Batches | Stream":
     if is_stream(data):
         n = _streamed(method, n_data)
-        size = _batch_size(batch_size or getattr(data, "batch_size", None), n, method)
+        own = getattr(data, "batch_size", None)
+        size = _batch_size(own if batch_size is None else batch_size, n, method)
         return Stream(data, size, n, seed, torch.empty(0, device=net.device, dtype=net.dtype), augment)
     source = open_source(data, net.device, net.dtype)
     if method.needs_index and n_data not in (None, source.n):
@@ -167,7 +170,7 @@ def _streamed(method: Method[Any], n_data: int | None) -> int:
     if method.needs_index or method.needs_all_rows:
         need = "to know which rows it sees" if method.needs_index else "all rows at every step"
         raise ValueError(f"{method!r} needs {need}, and an IterableDataset does not tell; give tensors or a Dataset")
-    return n_data
+    return _whole("n_data", n_data)
 
 
 def _batch_size(given: int | None, n: int, method: Method[Any]) -> int:
@@ -177,9 +180,10 @@ def _batch_size(given: int | None, n: int, method: Method[Any]) -> int:
         return n
     if given is None:
         return min(100, n)
-    if not 1 <= _whole("batch_size", given) <= n:
-        raise ValueError(f"batch_size is {given} but the data have {n} rows; choose between 1 and {n}")
-    return given
+    size = _whole("batch_size", given)
+    if not 1 <= size <= n:
+        raise ValueError(f"batch_size is {size} but the data have {n} rows; choose between 1 and {n}")
+    return size
 
 
 def _outputs(net: Net, x: Any) -> Tensor:
@@ -221,13 +225,19 @@ def _steps(steps: int | None, epochs: int | None, per_epoch: int) -> int:
 def _members(given: int | None, method: Method[Any]) -> int:
     if given is not None and _whole("members", given) < 1:
         raise ValueError(f"members must be at least 1, got {given}")
-    return given or method.default_members
+    return int(given or method.default_members)
 
 
 def _whole(name: str, value: Any) -> int:
     if not isinstance(value, Integral):
         raise ValueError(f"{name} must be a whole number, got {value!r}")
     return int(value)
+
+
+def _real(name: str, value: Any) -> float:
+    if not isinstance(value, Real):
+        raise ValueError(f"{name} must be a number, got {value!r}")
+    return float(value)
 
 
 def _summary(prior: PriorSpec | None) -> Any:
