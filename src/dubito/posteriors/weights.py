@@ -33,7 +33,8 @@ class WeightPosterior(Posterior):
         return samples.get(index)[0].to(self.net.device)
 
     def sample(self, n: int, seed: int = 0) -> dict[str, Tensor]:
-        return {name: value.clone() for name, value in named(self.net, self.thetas(n, seed)).items()}  # the caller's own
+        views = named(self.net, self.thetas(n, seed))
+        return {name: value.clone() for name, value in views.items()}
 
     @property
     def noise_layout(self) -> Layout:
