@@ -2,8 +2,10 @@
 
 import copy
 import dataclasses
+import random
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -303,3 +305,40 @@ def test_dropout_out_of_reach_is_refused_by_mc_dropout_and_reproducible_under_ma
     ]
     assert torch.equal(runs[0], runs[1])
     assert not torch.equal(runs[0][0], runs[2][0])
+
+
+class Drawing(nn.Module):
+    """Leaves a layer out now and then, as stochastic depth does, by one of the global generators."""
+
+    def __init__(self, draw: Callable[[], object]):
+        super().__init__()
+        self.body, self.head, self.draw, self.always = nn.Linear(4, 4), nn.Linear(4, 3), draw, False
+
+    def forward(self, x):
+        kept = float(self.draw()) > 0.3 if self.training or self.always else 1.0
+        return self.head(x + kept * torch.relu(self.body(x)))
+
+
+def generators() -> list[object]:
+    return [torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()]
+
+
+@pytest.mark.parametrize(
+    "draw", [lambda: torch.rand(()), random.random, lambda: np.random.rand()], ids=["torch", "python", "np"]
+)
+@pytest.mark.parametrize("method", ["map", "variational", "mc_dropout"])
+def test_a_network_that_draws_by_itself_does_so_under_the_seed(draw, method):
+    net, x, y = Drawing(draw), torch.randn(N, 4), torch.arange(N) % 3
+    settings = {"steps": 8, "members": 2, "batch_size": 6, "device": "cpu", "progress": False}
+    before = generators()
+    if method == "mc_dropout":
+        with pytest.raises(ValueError, match="draws random numbers that masks cannot reach"):
+            dubito.fit(net, (x, y), method, **settings)
+    else:
+        runs = [dubito.fit(net, (x, y), method, **settings).predict(x, draws=2).probs for _ in range(2)]
+        assert torch.equal(*runs)
+    assert generators() == before
+    net.always = True
+    with pytest.raises(ValueError, match="draws random numbers in evaluation mode too"):
+        dubito.fit(net, (x, y), method, **settings)
+    assert generators() == before

@@ -1,6 +1,7 @@
 """A module as a function of theta: equal to the module itself, and what it refuses."""
 
 import copy
+import threading
 import warnings
 
 import pytest
@@ -21,6 +22,14 @@ def perceptron() -> nn.Module:
 def normed(norm: type = nn.BatchNorm1d, **settings: object) -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(4, 6), norm(6, **settings), nn.ReLU(), nn.Linear(6, 3))
+
+
+class Locked(nn.Linear):
+    """Holds what cannot be copied."""
+
+    def __init__(self):
+        super().__init__(4, 3)
+        self.lock = threading.Lock()
 
 
 X = torch.randn(10, 4, generator=torch.Generator().manual_seed(1))
@@ -291,3 +300,8 @@ def test_inputs_of_several_shapes_run_through_one_net():
 def _last_layer(net: Net, theta: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     made = net.network(theta)
     return made[:3](x).detach(), made[3].weight.detach(), made[3].bias.detach()
+
+
+def test_a_module_that_cannot_be_copied_is_refused_with_the_reason():
+    with pytest.raises(ValueError, match=r"cannot be copied \(cannot pickle '_thread.lock' object\); keep what cannot"):
+        Net(Locked())

@@ -1,4 +1,4 @@
-"""A network whose gradients would be missing or wrong is found out before it is trained."""
+"""A network that is no function of its weights, or one without usable gradients, is found out beforehand."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,15 +8,21 @@ from torch.utils.checkpoint import CheckpointError
 
 from dubito.inputs import Inputs
 from dubito.net import Net
-from dubito.rng import isolated
+from dubito.rng import drew, isolated_everywhere
 from dubito.running import watched
 
 CHECKPOINTED = "the network recomputes activations (torch.utils.checkpoint) when its weights are gone; turn that off"
 
 
 def check(net: Net, x: Inputs) -> None:
-    """Take one gradient of one row, in training mode, and look at how it came about."""
-    with torch.enable_grad(), isolated("gradient"), watched(net.module, []):
+    """Evaluate one row, then take one gradient of it, in training mode, and look at how they came about."""
+    with torch.no_grad(), watched(net.module, []):
+        if drew(net.device, lambda: net(net.theta(), x)):
+            raise ValueError(
+                "forward() draws random numbers in evaluation mode too, so the network is no function of its weights; "
+                "draw only where self.training is True, or use nn.Dropout"
+            )
+    with torch.enable_grad(), isolated_everywhere("gradient"), watched(net.module, []):
         theta = net.theta().requires_grad_()
         outputs = net(theta, x, "dropout")
     if not outputs.requires_grad:

@@ -205,6 +205,12 @@ def _scaled(keep: Tensor, site: Site) -> Tensor:
     return keep / (1 - p) if p < 1 else keep
 
 
+def fused_modules(module: nn.Module) -> list[str]:
+    """The submodules that pass dropout to a fused call."""
+    named = module.named_modules()
+    return [n for n, m in named if isinstance(m, nn.MultiheadAttention | nn.RNNBase) and fused_rate(m) > 0]
+
+
 def fused_rate(module: nn.Module) -> float:
     """The rate of the dropout that a module passes to a fused call, 0 where it passes none."""
     several = not isinstance(module, nn.RNNBase) or module.num_layers > 1

@@ -23,6 +23,7 @@ from dubito.net import Net
 from dubito.nn.bayes import check_plain
 from dubito.posteriors.base import Posterior
 from dubito.priors import Assigned, PriorSpec
+from dubito.rng import isolated_everywhere
 from dubito.runs import carry_out
 from dubito.runtime import Precision, check_precision, pick_device
 from dubito.sources import Resident, Source, open_source
@@ -188,8 +189,8 @@ def _batch_size(given: int | None, n: int, method: Method[Any]) -> int:
 
 def _outputs(net: Net, x: Any) -> Tensor:
     """The outputs of one row."""
-    widest(net, x)
-    with torch.no_grad():
+    with torch.no_grad(), isolated_everywhere("example"):
+        widest(net, x)
         outputs = net(net.theta(), x)
     if len(outputs) != 1:
         raise ValueError(

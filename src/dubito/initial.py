@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dubito.net import Net
-from dubito.rng import derive, isolated
+from dubito.rng import derive, isolated_everywhere
 
 Initialiser: TypeAlias = Callable[[int], nn.Module | Mapping[str, Tensor]]
 
@@ -17,7 +17,7 @@ def starting_points(net: Net, members: int, seed: int, init: Initialiser | None)
     """(members, D): the first is the module as given, the others are drawn anew by (seed, member)."""
     rows = [net.theta()]
     for member in range(1, members):
-        with isolated(derive(seed, "init", member)):
+        with isolated_everywhere(derive(seed, "init", member)):
             values = _called(init, derive(seed, "init", member), net) if init else _reset(net)
         rows.append(net.layout.join({n: values[n].to(rows[0]) for n in net.layout.names}))
     return torch.stack(rows)

@@ -12,11 +12,11 @@ from torch.utils._pytree import tree_map
 
 from dubito import running, runtime
 from dubito.cost import FlopCounter
-from dubito.dropout import Dropping, Site, fused_rate, locate, make_masks, make_uniforms
+from dubito.dropout import Dropping, Site, fused_modules, locate, make_masks, make_uniforms
 from dubito.inputs import Inputs, arguments, n_rows, plain, rows, signature
 from dubito.layout import Layout, Theta
 from dubito.noisy import Estimator, Noise, Noising, Scheme, Uses, Watching, make_noise, scheme
-from dubito.rng import Rng, isolated
+from dubito.rng import Rng, drew, isolated_everywhere
 
 # train: live statistics, dropout on; dropout: frozen ones, dropout on; live: live ones, dropout off
 Mode: TypeAlias = Literal["eval", "train", "dropout", "live"]
@@ -193,7 +193,7 @@ class Net:
 
     def _has_rule(self, f: Callable[..., Any], args: tuple[Any, ...]) -> bool:
         trial = tree_map(lambda t: t[:2].clone(), args)
-        with torch.no_grad(), isolated("trial"), running.watched(self.module, []):
+        with torch.no_grad(), isolated_everywhere("trial"), running.watched(self.module, []):
             return runtime.supports_vmap(f, trial)
 
     def flops(self, x: Inputs) -> float:
@@ -246,7 +246,13 @@ class Net:
         watcher = Watching(names)
         args, kwargs = arguments(x)
         self._switch("eval")
-        with torch.no_grad(), isolated("watch"), running.watched(self.module, []), _no_fast_path(), watcher:
+        with (
+            torch.no_grad(),
+            isolated_everywhere("watch"),
+            running.watched(self.module, []),
+            runtime.no_fast_path(),
+            watcher,
+        ):
             self.module(*args, **kwargs)
         return watcher.uses
 
@@ -263,9 +269,11 @@ class Net:
 
     def fused_dropout(self, x: Inputs) -> list[str]:
         """Dropout inside fused attention or recurrent calls, which masks cannot reach."""
-        named = self.module.named_modules()
-        inside = [n for n, m in named if isinstance(m, nn.MultiheadAttention | nn.RNNBase) and fused_rate(m) > 0]
-        return inside + self._trace(x).fused
+        return fused_modules(self.module) + self._trace(x).fused
+
+    def draws(self, x: Inputs) -> bool:
+        """Whether a pass in training draws from a global generator, where masks cannot reach."""
+        return self._trace(x).draws
 
     def masks(
         self,
@@ -296,25 +304,25 @@ class Net:
 
     def _traced(self, one: Inputs) -> "_Trace":
         two = tree_map(lambda t: torch.cat([t, t]), plain(one))
-        own, _ = self._record(one, inputs=False)
+        own, _, _ = self._record(one, inputs=False)
         inputs = self.dropout is not None and not own
-        (single, fused), (double, _) = self._record(one, inputs), self._record(two, inputs)
-        return _Trace(locate(single, double, self.dropout), fused, inputs)
+        (single, fused, draws), (double, _, _) = self._record(one, inputs), self._record(two, inputs)
+        return _Trace(locate(single, double, self.dropout), fused, inputs, draws)
 
-    def _record(self, x: Inputs, inputs: bool) -> tuple[list[Site], list[str]]:
+    def _record(self, x: Inputs, inputs: bool) -> tuple[list[Site], list[str], bool]:
         record: list[Site] = []
         recorder = Dropping(None, inputs, record, {id(p): n for n, p in self.module.named_parameters()})
         args, kwargs = arguments(x)
         self._switch("dropout")
-        with torch.no_grad(), isolated("trace"), running.watched(self.module, self._live), recorder:
-            self.module(*args, **kwargs)
-        return record, recorder.fused
+        with torch.no_grad(), running.watched(self.module, self._live), recorder:
+            draws = drew(self.device, lambda: self.module(*args, **kwargs))
+        return record, recorder.fused, draws
 
     @contextlib.contextmanager
     def _guards(self, mode: Mode, x: Inputs, masks: Sequence[Tensor] | None) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
             if self._has_attention:
-                stack.enter_context(_no_fast_path())
+                stack.enter_context(runtime.no_fast_path())
             if masks is not None or self._may_drop:
                 inputs = masks is not None and self._trace(x).inputs
                 stack.enter_context(Dropping(masks, inputs))
@@ -345,21 +353,10 @@ class Net:
 
 
 class _Trace:
-    """What a recorded pass saw: dropout sites, dropout out of reach, and whether sites were added on inputs."""
+    """What a recorded pass saw: dropout sites, dropout out of reach, sites added on inputs, and draws by itself."""
 
-    def __init__(self, sites: list[Site], fused: list[str], inputs: bool) -> None:
-        self.sites, self.fused, self.inputs = sites, fused, inputs
-
-
-@contextlib.contextmanager
-def _no_fast_path() -> Iterator[None]:
-    """Attention's fused inference path has no batching rule; the ordinary one gives the same numbers."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
+    def __init__(self, sites: list[Site], fused: list[str], inputs: bool, draws: bool) -> None:
+        self.sites, self.fused, self.inputs, self.draws = sites, fused, inputs, draws
 
 
 def _private_copy(module: nn.Module) -> nn.Module:
@@ -372,6 +369,8 @@ def _private_copy(module: nn.Module) -> nn.Module:
             "the network cannot be copied because it holds tensors that are part of a graph; detach them "
             "or rebuild the module"
         ) from error
+    except TypeError as error:
+        raise ValueError(f"the network cannot be copied ({error}); keep what cannot out of the module") from error
     for part in clone.modules():
         if isinstance(part, nn.Embedding | nn.EmbeddingBag):
             part.sparse = False  # gradients of a flat vector are dense

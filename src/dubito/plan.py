@@ -111,7 +111,7 @@ def _dropout(net: Net, method: Method[Any], x: Any) -> list[str]:
     if fused := net.fused_dropout(x):
         notes = [f"dropout inside {name}: part of a fused call, out of reach of masks" for name in fused]
     else:
-        notes = []
+        notes = ["forward() draws random numbers in training, out of reach of masks"] if net.draws(x) else []
     try:
         sites = method.prepare(net, x).sites(x)
     except ValueError as error:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -55,6 +55,19 @@ def isolated_everywhere(*key: int | str) -> Iterator[None]:
     finally:
         random.setstate(python)
         np.random.set_state(array)
+
+
+def drew(device: torch.device, f: Callable[[], object]) -> bool:
+    """Whether f draws from a global generator, of torch, Python or numpy; they are left as they were found."""
+
+    def states() -> tuple[Any, ...]:
+        held = torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+        return held.tolist(), random.getstate(), repr(np.random.get_state(legacy=False))
+
+    with isolated_everywhere("trace"):
+        before = states()
+        f()
+        return states() != before
 
 
 @cache

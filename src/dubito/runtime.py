@@ -76,6 +76,17 @@ def products(name: Precision, device: torch.device) -> Iterator[None]:
             flag.allow_tf32 = allowed
 
 
+@contextlib.contextmanager
+def no_fast_path() -> Iterator[None]:
+    """Attention's fused inference path has no batching rule; the ordinary one gives the same numbers."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
 def free_bytes(device: torch.device) -> int:
     """Memory of a GPU that tensors could take: what nobody has, and what torch holds without using it."""
     free, _ = torch.cuda.mem_get_info(device)

@@ -23,7 +23,7 @@ from dubito.likelihoods import Likelihood
 from dubito.net import Buffers, Mode, Net
 from dubito.noisy import Noise, Scheme
 from dubito.priors import LOG_SQRT_2PI, Assigned, Fixed, Normal, Normals, Point, Prior
-from dubito.rng import Rng, isolated
+from dubito.rng import Rng, isolated_everywhere
 
 
 class Batch(NamedTuple):
@@ -215,8 +215,8 @@ class Target:
         In mode "train" dropout is on, with masks from `rng`, and live statistics in `buffers` move.
         """
         masks = self.net.masks(batch.example, len(theta), rng, shared=False) if rng is not None else None
-        seeded = isolated(rng.key("fused dropout")) if rng and self.net.fused_dropout(batch.example) else nullcontext()
-        with seeded:
+        own = rng is not None and self.net.draws(batch.example)
+        with isolated_everywhere(rng.key("fused dropout")) if rng and own else nullcontext():
             log_lik, grad = self.lik_value_and_grad(theta, batch, mode, buffers or {}, masks)
         log_prior, prior_grad = self.flat_prior.value_and_grad(theta)
         grad = prior_grad.add_(grad, alpha=float(self.n_data))

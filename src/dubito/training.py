@@ -123,8 +123,8 @@ class Training:
 
     def obstacle(self) -> str | None:
         """Why steps cannot be recorded."""
-        if self._batch is not None and self.method.drops and self.target.net.fused_dropout(self._batch.x):
-            return "dropout inside a fused call draws from the global generator"
+        if self._batch is not None and self.method.drops and self.target.net.draws(self._batch.x):
+            return "the network draws from the global generator"
         return None
 
     def kind(self, progress: Progress, step: int) -> Hashable:

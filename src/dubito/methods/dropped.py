@@ -30,6 +30,10 @@ class Dropped(Descent):
                 f"dropout inside {fused[0]!r} is part of a fused call that masks cannot reach; set its "
                 "dropout to 0 and put nn.Dropout after it"
             )
+        if net.draws(x):
+            raise ValueError(
+                "forward() draws random numbers that masks cannot reach; draw them in nn.Dropout, or use DeepEnsemble"
+            )
         rate = self.rate if self.rate is not None or net.sites(x) else DEFAULT_RATE
         prepared = net if rate is None else net.with_dropout(rate)
         if not prepared.sites(x):
