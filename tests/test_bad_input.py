@@ -62,6 +62,12 @@ CASES: dict[str, tuple[Callable[[], object], list[str]]] = {
     "too few features for dropout": (lambda: fit(X[:, :3], method="mc_dropout"), ["(3,) float32", "shape and type"]),
     "one row without a batch": (lambda: fit(X[0], Y[:4]), ["() float32", "shape and type it expects"]),
     "integers for a linear layer": (lambda: fit(Y.view(30, 1).expand(30, 4)), ["(4,) int64", "shape and type"]),
+    "a number among the inputs": (lambda: fit({"input": X, "scale": 2.0}), ["a single number", "when it is made"]),
+    "half a row at prediction": (lambda: fit().predict(X, batch_size=2.5), ["batch_size must be a whole number"]),
+    "statistics without a size": (
+        lambda: fit(module=nn.Sequential(nn.LazyBatchNorm1d(affine=False), net())),
+        ["lazy layers that have not seen data", "one forward pass"],
+    ),
     "x longer than y": (lambda: fit(X, Y[:29]), ["x has 30 rows and y has 29", "must agree"]),
     "inputs of two lengths": (lambda: fit((X, X[:9])), ["different numbers of rows", "[9, 30]"]),
     "labels as a column": (lambda: fit(y=Y.view(30, 1)), ["(30, 1)", "expected y of shape (30,)"]),

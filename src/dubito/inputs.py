@@ -38,7 +38,10 @@ def shapes(x: Inputs) -> str:
 
 def n_rows(x: Inputs) -> int:
     """How many examples the inputs hold."""
-    counts = {len(leaf) for leaf in tree_leaves(plain(x)) if isinstance(leaf, Tensor) and leaf.dim()}
+    leaves = [leaf for leaf in tree_leaves(plain(x)) if isinstance(leaf, Tensor)]
+    counts = {len(leaf) for leaf in leaves if leaf.dim()}
+    if counts and not all(leaf.dim() for leaf in leaves):
+        raise ValueError("the inputs hold a single number, which has no rows; give it to the network when it is made")
     if not counts:
         raise ValueError("the inputs hold no rows; give a tensor, a tuple of tensors or a dict of tensors")
     if len(counts) > 1:

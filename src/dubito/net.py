@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_map
 
 from dubito import running, runtime
@@ -360,7 +361,7 @@ class _Trace:
 
 
 def _private_copy(module: nn.Module) -> nn.Module:
-    if any(isinstance(p, nn.UninitializedParameter) for p in module.parameters()):
+    if any(is_lazy(t) for t in (*module.parameters(), *module.buffers())):
         raise ValueError("the network has lazy layers that have not seen data; run one forward pass before fitting")
     try:
         clone = copy.deepcopy(module)

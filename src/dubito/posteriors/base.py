@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def check_draws(name: str, value: Any) -> None:
-    """A number of networks asked for."""
+    """A number of networks, or of rows at a time, asked for."""
     if not isinstance(value, Integral):
         raise ValueError(f"{name} must be a whole number, got {value!r}")
     if value < 1:
@@ -86,6 +86,8 @@ class Posterior(ABC):
         precision: how a GPU rounds in matrix products; whatever comes out is in the network's own type.
         """
         check_draws("draws", draws)
+        if batch_size is not None:
+            check_draws("batch_size", batch_size)
         check_precision(precision)
         functions = self.draw(draws, seed)
         return predictions.predict(functions, self.likelihood, x, batch_size, keep_draws, precision, progress)
