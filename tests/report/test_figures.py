@@ -68,6 +68,15 @@ def test_histogram_panels_share_an_axis_that_holds_the_tallest():
     assert all(one.get_ylim()[1] > 9 for one in axes)
 
 
+def test_histogram_panels_show_all_of_each():
+    parts = {
+        str(end): plots.histogram("h", "H", [start, end], [Series("s", [1.0])], x_label="x", y_label="y")
+        for start, end in ((2.0, 9.0), (0.0, 1.0))
+    }
+    axes = drawn(plots.panels("h", "H", parts)).axes
+    assert all(one.get_xlim() == (0, 9) for one in axes)
+
+
 def test_an_incomplete_row_of_panels_keeps_its_labels(figures):
     curve = plots.lines("l", "L", [Series("s", [0.0, 1.0], [0.0, 1.0])], x_label="time", y_label="y")
     axes = drawn(plots.panels("l", "L", dict.fromkeys("abcde", curve))).axes

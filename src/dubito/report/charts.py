@@ -90,7 +90,8 @@ def draw_histogram(axes: "Axes", panel: Panel, figure: Figure, palette: Palette)
     for label, x in figure.options.get("marks", {}).items():
         axes.axvline(x, color=INK, linewidth=1, linestyle=DASHES, label=label)
     tallest = max(float(np.max(series["y"])) for each in figure.panels for series in each.data["series"])
-    axes.set(xlim=(edges[0], edges[-1]), ylim=(0, 1.06 * tallest if tallest > 0 else 1))
+    ends = [float(each.data["edges"][i]) for each in figure.panels for i in (0, -1)]  # panels share their axes
+    axes.set(xlim=(min(ends), max(ends)), ylim=(0, 1.06 * tallest if tallest > 0 else 1))
 
 
 def draw_bands(axes: "Axes", panel: Panel, figure: Figure, palette: Palette) -> None:
