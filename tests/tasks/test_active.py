@@ -238,6 +238,14 @@ def test_more_rounds_extend_a_run_and_other_settings_are_refused(tmp_path):
         TASK.run(refit, DATA, folder=tmp_path)
 
 
+def test_a_run_does_not_go_on_with_other_labels(tmp_path):
+    before = TASK.run(refit, DATA, folder=tmp_path).numbers
+    x, y = DATA["pool"]
+    with pytest.raises(ValueError, match=r"but the folder's run was told [012]; give the same"):
+        TASK.run(refit, {**DATA, "pool": (x, (y + 1) % 3)}, folder=tmp_path)
+    assert TASK.run(refit, DATA, folder=tmp_path).numbers == before
+
+
 def fill(table, labels: dict[int, object]) -> None:
     """A person writes some labels."""
     with table.open(newline="") as file:
@@ -314,7 +322,9 @@ def test_rows_that_are_no_images_are_written_as_numbers(tmp_path):
         ({"batch": 0}, DATA, "batch must be at least 1, got 0"),
         ({"draws": 0}, DATA, "draws must be at least 1, got 0"),
         ({"pool_subset": 5}, DATA, "holds no batch of 10"),
+        ({"pool_subset": 20.5}, DATA, "pool_subset must be a whole number, got 20.5"),
         ({"sharpness": 0.0}, DATA, "sharpness=0.0 must be positive"),
+        ({"sharpness": math.inf}, DATA, "sharpness=inf must be positive and finite"),
         ({}, {"poll": rows()}, "did you mean 'pool'"),
         ({"acquisition": "random", "sharpness": 1.0}, DATA, "leave it out"),
         ({}, {"pool": rows()[0]}, "nobody knows the labels"),

@@ -58,6 +58,8 @@ def test_tables_that_cannot_be_read(tmp_path, text, encoding, sentence):
         ([], r"classes=\[\] leave nothing to tell apart"),
         (1, "classes=1 leave nothing to tell apart; give their number or names, 2 or more"),
         (["a", "a"], r"classes=\['a', 'a'\] names one class twice"),
+        ("cat", "classes='cat' are no classes; give their number, or their names in a list"),
+        (2.5, "classes=2.5 are no classes"),
     ],
 )
 def test_classes_that_are_none(tmp_path, classes, sentence):
@@ -83,6 +85,12 @@ def test_data_are_checked_before_anybody_is_asked(tmp_path, data, sentence):
     with pytest.raises(ValueError, match=sentence):
         TASK.run(refit, data, folder=tmp_path, oracle=Person(tmp_path, 3))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("y", [Y + 0.5, Y * torch.nan, torch.eye(3)[Y % 3]])
+def test_known_labels_are_whole_numbers(y):
+    with pytest.raises(ValueError, match="are not one whole number each; number the classes"):
+        TASK.run(refit, {"pool": (X, y)})
 
 
 def test_too_few_known_labels():

@@ -29,7 +29,18 @@ class Known:
     """Labels from an array."""
 
     def __init__(self, y: Tensor) -> None:
-        self.y = y
+        if y.numel() != len(y) or bool((y != y.long()).any()):
+            raise ValueError(f"labels of shape {tuple(y.shape)} are not one whole number each; number the classes")
+        self.y = y.reshape(-1)
+
+    def confirm(self, index: Sequence[int], noted: Sequence[int]) -> None:
+        """Refuse labels other than those that a run has learnt from already."""
+        for row, label in zip(index, noted, strict=True):
+            if row < len(self.y) and int(self.y[row]) != label:
+                raise ValueError(
+                    f"row {row} has the label {int(self.y[row])}, but the folder's run was told {label}; give the same "
+                    "labels, or choose another folder"
+                )
 
     def __call__(self, index: Sequence[int], x: Tensor, number: int) -> list[int]:
         if max(index) >= len(self.y):
@@ -46,6 +57,8 @@ class Person:
 
     def __init__(self, folder: str | Path, classes: int | Sequence[str]) -> None:
         self.folder = Path(folder)
+        if isinstance(classes, str) or not isinstance(classes, int | Sequence):
+            raise ValueError(f"classes={classes!r} are no classes; give their number, or their names in a list")
         names = [str(i) for i in range(classes)] if isinstance(classes, int) else [str(name) for name in classes]
         count = len(names)
         if len(set(names)) != count:

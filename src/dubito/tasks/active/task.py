@@ -5,6 +5,7 @@ goes on with the same choices (bit for bit on the CPU).
 """
 
 import hashlib
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -60,10 +61,15 @@ class Active:
             raise ValueError(f"there is no acquisition {self.acquisition!r}; {suggestion(self.acquisition, known)}")
         for name, least in (("batch", 1), ("start", 1), ("rounds", 0), ("draws", 1)):
             check_count(self, name, getattr(self, name), least)
-        if self.pool_subset is not None and self.pool_subset < self.batch:
-            raise ValueError(f"pool_subset={self.pool_subset} holds no batch of {self.batch}; give more rows")
-        if self.sharpness is not None and not self.sharpness > 0:
-            raise ValueError(f"sharpness={self.sharpness} must be positive; 0 would be acquisition='random'")
+        if self.pool_subset is not None:
+            check_count(self, "pool_subset", self.pool_subset, 1)
+            if self.pool_subset < self.batch:
+                raise ValueError(f"pool_subset={self.pool_subset} holds no batch of {self.batch}; give more rows")
+        if self.sharpness is not None and not 0 < self.sharpness < math.inf:
+            raise ValueError(
+                f"sharpness={self.sharpness} must be positive and finite; 0 would be acquisition='random', and without "
+                "it the best are taken"
+            )
         if self.sharpness is not None and self.acquisition in ("random", "batch_bald"):
             raise ValueError(f"sharpness belongs to acquisition by a score, not to {self.acquisition}; leave it out")
 
@@ -95,6 +101,8 @@ class Active:
             raise ValueError(f"{wanted} labels are asked for but the pool has {pool.size} rows; ask for fewer")
         journal = Journal.open(folder, {**self._settings(pool), "recipe": dict(recipe or {})})
         asked = oracle or Known(pool.labels)
+        if isinstance(asked, Known):
+            asked.confirm(journal.rows, journal.labels)
         posterior: Posterior | None = None
         for number in range(self.rounds + 1):
             block = self._block(number, journal, pool, posterior)
