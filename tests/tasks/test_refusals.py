@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import dubito
-from dubito.tasks import FGSM, OOD, Robustness, Selective, TargetedFGSM, Trajectory
+from dubito.tasks import FGSM, OOD, PGD, Robustness, Selective, TargetedFGSM, Trajectory
 
 X = torch.rand(12, 4, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(12) % 3
@@ -39,6 +39,14 @@ def posteriors() -> dict[str, dubito.Posterior]:
         (Trajectory, {"shown": -1}, "Trajectory: shown must be at least 0, got -1"),
         (TargetedFGSM, {"target": -100}, "TargetedFGSM: target must be at least 0, got -100"),
         (FGSM, {"draws": 1.5}, "FGSM: draws must be a whole number, got 1.5"),
+        (OOD, {"scales": 5.0}, r"scales=5.0 must hold at least one number; \(1.0,\) leaves inputs as they are"),
+        (OOD, {"scales": ("5",)}, "OOD: scales must be a finite number, got '5'"),
+        (Selective, {"counts": 5}, r"counts=5 is one number, not several; give a tuple, \(5,\)"),
+        (Robustness, {"epsilons": 0.1}, r"epsilons=0.1 is not several; give a tuple, \(0.1,\)"),
+        (Robustness, {"epsilons": (0.0, float("nan"))}, "epsilon=nan must be 0 or more"),
+        (Trajectory, {"every": 1.5}, "Trajectory: every must be a whole number, got 1.5"),
+        (PGD, {"steps": 2.5}, "PGD: steps must be a whole number, got 2.5"),
+        (PGD, {"restarts": 1.5}, "PGD: restarts must be a whole number, got 1.5"),
     ],
 )
 def test_settings_that_cannot_be(task, settings, sentence):
@@ -50,6 +58,17 @@ def test_settings_that_cannot_be(task, settings, sentence):
 def test_a_module_is_no_posterior(task):
     with pytest.raises(ValueError, match=r"'net' is of type Linear, not a posterior; give what dubito\.fit"):
         task.run({"net": nn.Linear(4, 3)}, {"inside": X, "outside": X, "test": (X, Y)})
+
+
+@pytest.mark.parametrize("task", [OOD(), Selective(), Robustness(), Trajectory()])
+def test_data_come_by_name(task, posteriors):
+    with pytest.raises(ValueError, match=r"data come by name, not as list; give \{name: inputs or"):
+        task.run(posteriors, [X, Y])
+
+
+def test_bounds_are_two_numbers(posteriors):
+    with pytest.raises(ValueError, match=r"bounds=\(0,\) hold no range; give the least and the largest"):
+        FGSM().perturb(posteriors["MAP"], X, Y, bounds=(0,))
 
 
 def test_attacks_refuse_a_module_and_inputs_of_another_shape(posteriors):

@@ -82,6 +82,7 @@ def labelled(data: Data) -> Labelled:
 
 def named(data: Mapping[str, Data], name: str) -> Labelled:
     """One entry of a task's data."""
+    _check_mapping(data)
     if name not in data:
         raise ValueError(f"the task needs data called {name!r}; {suggestion(name, data)}")
     return labelled(data[name])
@@ -89,9 +90,15 @@ def named(data: Mapping[str, Data], name: str) -> Labelled:
 
 def check_names(data: Mapping[str, Data], known: Sequence[str]) -> None:
     """Refuse data that the task would not look at."""
+    _check_mapping(data)
     for name in data:
         if name not in known:
             raise ValueError(f"the task has no use for data called {name!r}; {suggestion(name, known)}")
+
+
+def _check_mapping(data: object) -> None:
+    if not isinstance(data, Mapping):
+        raise ValueError(f"data come by name, not as {type(data).__name__}; give {{name: inputs or (inputs, labels)}}")
 
 
 def check_posteriors(posteriors: Posteriors) -> None:

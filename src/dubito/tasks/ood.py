@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from dubito import metrics, plots
+from dubito.config import check_finite_number
 from dubito.detection import MEASURES, ROUNDS
 from dubito.prediction import Prediction
 from dubito.results import Cell, Figure, Result, Table, environment
@@ -68,8 +69,10 @@ class OOD:
     def __post_init__(self) -> None:
         check_scores(self.scores)
         check_numbers(self, self.draws, self.shown, self.bootstrap, self.level)
-        if not self.scales or any(not np.isfinite(factor) for factor in self.scales):
-            raise ValueError(f"scales={self.scales} must hold at least one number; 1 leaves inputs as they are")
+        if not isinstance(self.scales, tuple | list) or not self.scales:
+            raise ValueError(f"scales={self.scales!r} must hold at least one number; (1.0,) leaves inputs as they are")
+        for factor in self.scales:
+            check_finite_number(self, "scales", factor)
 
     def run(self, posteriors: Posteriors, data: Mapping[str, Data]) -> Result:
         """Every posterior on every outside set, by every score."""

@@ -63,6 +63,8 @@ class Selective:
     def __post_init__(self) -> None:
         check_scores(self.scores)
         check_numbers(self, self.draws)
+        if not isinstance(self.counts, tuple | list):
+            raise ValueError(f"counts={self.counts!r} is one number, not several; give a tuple, ({self.counts!r},)")
         for count in self.counts:
             check_count(self, "counts", count, 1)
         if not 0 <= self.target_error < 1:

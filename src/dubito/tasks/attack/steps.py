@@ -112,7 +112,7 @@ class TargetedFGSM(Attack):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_count(self, "target", self.target, 0)
-        _check_steps(self.steps, self.step_size)
+        _check_steps(self, self.steps, self.step_size)
 
     def moves(self, victim: Victim, x: Tensor, y: Tensor, bounds: Bounds) -> Iterator[Tensor]:
         size, radius, now = self.step_size * (bounds[1] - bounds[0]), self._radius(bounds), x
@@ -144,9 +144,8 @@ class PGD(Attack):
         super().__post_init__()
         if self.norm not in ("linf", "l2"):
             raise ValueError(f"norm={self.norm!r} is unknown; choose 'linf' or 'l2'")
-        _check_steps(self.steps, self.step_size)
-        if self.restarts < 0:
-            raise ValueError(f"restarts={self.restarts} must be 0 or more")
+        _check_steps(self, self.steps, self.step_size)
+        check_count(self, "restarts", self.restarts, 0)
 
     def moves(self, victim: Victim, x: Tensor, y: Tensor, bounds: Bounds) -> Iterator[Tensor]:
         best, least = x, x.new_full((len(x),), torch.inf)
@@ -192,23 +191,22 @@ def _norms(x: Tensor) -> Tensor:
     return lengths.view(-1, *(1,) * (x.dim() - 1))
 
 
-def _check_steps(steps: int, step_size: float | None) -> None:
-    if steps < 1:
-        raise ValueError(f"steps={steps}: give at least 1 step")
+def _check_steps(attack: Attack, steps: int, step_size: float | None) -> None:
+    check_count(attack, "steps", steps, 1)
     if step_size is not None and not step_size > 0:
         raise ValueError(f"step_size={step_size} must be positive, in units of [0, 1] pixels")
 
 
 def _checked(x: Any, bounds: Bounds) -> Tensor:
     """Refuse what cannot be moved, or lies outside the range already."""
-    low, high = bounds
-    if not low < high:
+    if not isinstance(bounds, tuple | list) or len(bounds) != 2 or not bounds[0] < bounds[1]:
         raise ValueError(f"bounds={bounds} hold no range; give the least and the largest value of an input")
     if not isinstance(x, Tensor) or not x.is_floating_point():
         raise ValueError("only inputs in one tensor of real numbers can be moved a little; tokens and tuples cannot")
     if not x.numel():
         raise ValueError("there is nothing to attack: the inputs have no rows; give at least one")
     check_finite(x, "x")
+    low, high = bounds
     least, most, room = float(x.min()), float(x.max()), _ROOM * (high - low)
     if least < low - room or most > high + room:
         raise ValueError(

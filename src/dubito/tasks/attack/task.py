@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dubito import plots
-from dubito.config import suggestion, to_dict
+from dubito.config import check_count, suggestion, to_dict
 from dubito.detection import ROUNDS
 from dubito.net import Net
 from dubito.posteriors.base import Posterior
@@ -87,6 +87,10 @@ class Robustness:
     def __post_init__(self) -> None:
         if not isinstance(self.attack, Attack):
             raise ValueError(f"attack={self.attack!r} is no attack; give one with its settings, FGSM(epsilon=0.1)")
+        if not isinstance(self.epsilons, tuple | list):
+            raise ValueError(f"epsilons={self.epsilons!r} is not several; give a tuple, ({self.epsilons!r},)")
+        for epsilon in self.epsilons:
+            self._at(epsilon)  # refuses what the attack cannot take before the first one runs
         check_scores(self.scores)
         check_numbers(self, self.draws, self.shown, self.bootstrap, self.level)
 
@@ -260,8 +264,7 @@ class Trajectory:
         if not isinstance(self.attack, TargetedFGSM):
             raise ValueError(f"attack={self.attack!r} goes to no class; give one that does, TargetedFGSM(target=0)")
         check_numbers(self, self.draws, self.shown)
-        if self.every < 1:
-            raise ValueError(f"every={self.every} must be at least 1: so many steps lie between two judgements")
+        check_count(self, "every", self.every, 1)
 
     def run(self, posteriors: Posteriors, data: Mapping[str, Data]) -> Result:
         """Each posterior under its own attack."""
