@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dubito import metrics, plots
+from dubito.config import whole
 from dubito.inputs import n_rows, rows, tensors
 from dubito.plots import Series
 from dubito.posteriors.base import Posterior, check_posterior
@@ -53,7 +54,7 @@ def compare(
     networks averaged; seconds are those of drawing them and of predicting `timed_rows` rows with them.
     """
     _check(posteriors, data)
-    if timed_rows < 1:
+    if whole("timed_rows", timed_rows) < 1:
         raise ValueError(f"timed_rows is {timed_rows}; give the rows whose prediction is timed, at least 1")
     x, y = tensors(data[0]), tensors(data[1])
     beyond = None if outside is None else tensors(outside)

@@ -96,6 +96,13 @@ def is_number(value: object) -> bool:
     return isinstance(value, Real) and math.isfinite(value)
 
 
+def whole(name: str, value: Any) -> int:
+    """An argument that counts something."""
+    if not isinstance(value, Integral):
+        raise ValueError(f"{name} must be a whole number, got {value!r}")
+    return int(value)
+
+
 def check_finite_number(owner: object, name: str, value: Any) -> None:
     """A setting that is any real number."""
     if not is_number(value):

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping
-from numbers import Integral, Real
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dubito import differentiable, methods, priors
 from dubito.batches import Augment, Batches, Stream, is_stream
-from dubito.config import to_dict
+from dubito.config import to_dict, whole
 from dubito.functions import widest
 from dubito.initial import Initialiser, starting_points
 from dubito.inputs import rows
@@ -72,7 +72,7 @@ def fit(
     """
     _check_trainable(net)
     check_precision(precision)
-    seed, patience = _whole("seed", seed), None if patience is None else _whole("patience", patience)
+    seed, patience = whole("seed", seed), None if patience is None else whole("patience", patience)
     temperature = _real("temperature", temperature)
     chosen, where = methods.find(method), pick_device(device)
     assigned = priors.assign(prior, net)
@@ -80,7 +80,7 @@ def fit(
     feed = _feed(data, chosen, batch_size, n_data, seed, copied, augment)
     held = None if validation is None else open_source(validation, where, copied.dtype)
     prepared, resolved = _agreed(copied, chosen, assigned, likelihood, feed, held)
-    total = feed.n if n_data is None else _whole("n_data", n_data)
+    total = feed.n if n_data is None else whole("n_data", n_data)
     thinned = _thinned(chosen.resolve(total))
     count, chains = _steps(steps, epochs, feed.per_epoch), _members(members, chosen)
     target = Target(prepared, resolved, assigned, total, temperature)
@@ -171,7 +171,7 @@ def _streamed(method: Method[Any], n_data: int | None) -> int:
     if method.needs_index or method.needs_all_rows:
         need = "to know which rows it sees" if method.needs_index else "all rows at every step"
         raise ValueError(f"{method!r} needs {need}, and an IterableDataset does not tell; give tensors or a Dataset")
-    return _whole("n_data", n_data)
+    return whole("n_data", n_data)
 
 
 def _batch_size(given: int | None, n: int, method: Method[Any]) -> int:
@@ -181,7 +181,7 @@ def _batch_size(given: int | None, n: int, method: Method[Any]) -> int:
         return n
     if given is None:
         return min(100, n)
-    size = _whole("batch_size", given)
+    size = whole("batch_size", given)
     if not 1 <= size <= n:
         raise ValueError(f"batch_size is {size} but the data have {n} rows; choose between 1 and {n}")
     return size
@@ -217,22 +217,16 @@ def _bare(method: Method[Any]) -> Method[Any]:
 def _steps(steps: int | None, epochs: int | None, per_epoch: int) -> int:
     if (steps is None) == (epochs is None):
         raise ValueError(f"give exactly one of steps= and epochs=, got steps={steps} and epochs={epochs}")
-    count = _whole("steps", steps) if steps is not None else _whole("epochs", epochs) * per_epoch
+    count = whole("steps", steps) if steps is not None else whole("epochs", epochs) * per_epoch
     if count < 1:
         raise ValueError(f"there is nothing to do in {count} steps; ask for at least one")
     return count
 
 
 def _members(given: int | None, method: Method[Any]) -> int:
-    if given is not None and _whole("members", given) < 1:
+    if given is not None and whole("members", given) < 1:
         raise ValueError(f"members must be at least 1, got {given}")
     return int(given or method.default_members)
-
-
-def _whole(name: str, value: Any) -> int:
-    if not isinstance(value, Integral):
-        raise ValueError(f"{name} must be a whole number, got {value!r}")
-    return int(value)
 
 
 def _real(name: str, value: Any) -> float:

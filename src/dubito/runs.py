@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dubito import checkpoint
-from dubito.config import difference
+from dubito.config import difference, whole
 from dubito.loop import History, Interrupted, Record, Stepper, run, written
 from dubito.posteriors.base import Posterior
 from dubito.posteriors.files import make_folder, write_atomically
@@ -153,7 +153,7 @@ def carry_out(
     compiled: bool | None = None,
 ) -> Posterior:
     """Run from the start, or from where the folder left off; prints tell one run's data from another's."""
-    if checkpoint_every is not None and checkpoint_every < 1:
+    if checkpoint_every is not None and whole("checkpoint_every", checkpoint_every) < 1:
         raise ValueError(f"checkpoint_every is {checkpoint_every}; give 1 step or more, or leave it out")
     home, done = None if folder is None else RunFolder(folder), 0
     if home is not None:

@@ -116,7 +116,7 @@ def test_adam_in_plain_operations_is_the_fused_one():
     [
         ({"objective": "vae"}, "unknown objective 'vae'"),
         ({"noise": 0}, "noise must be at least 1"),
-        ({"widths": ()}, "widths must be positive"),
+        ({"widths": ()}, "widths is empty; give the width of each layer"),
         ({"critic_steps": 0}, "critic_steps must be at least 1"),
         ({"penalty": 0.0}, "penalty must be positive"),
     ],

@@ -55,6 +55,25 @@ def test_settings_that_cannot_be(classifier):
         (lambda: dubito.OnlineDistillation(sampler=dubito.MAP()), r"MAP\(.*\) is no sampler; give one, such as SGLD"),
         (lambda: dubito.OnlineDistillation(distiller=distill.Mixture()), "cannot learn while a sampler runs"),
         (lambda: dubito.compare({"chain": chain}, (x, y), timed_rows=0), "timed_rows is 0; give the rows"),
+        (
+            lambda: dubito.compare({"chain": chain}, (x, y), timed_rows=2.5),
+            "timed_rows must be a whole number",
+        ),
+        (lambda: distill.Adversarial(widths=(10.5,)), "widths must be a whole number, got 10.5"),
+        (
+            lambda: distill.Adversarial(optimiser="adam"),
+            "optimiser is 'adam'; give distill",
+        ),
+        (lambda: distill.adversarial(chain, SMALL, **QUIET | {"steps": 2.5}), "steps must be a whole number, got 2.5"),
+        (lambda: distill.dark_knowledge(chain, x, **QUIET | {"steps": 2.5}), "steps must be a whole number, got 2.5"),
+        (
+            lambda: distill.adversarial(chain, SMALL, **QUIET | {"check_every": 2.5}),
+            "check_every must be a whole",
+        ),
+        (
+            lambda: distill.adversarial(chain, SMALL, checkpoint_every=0, **QUIET),
+            "checkpoint_every is 0; give 1 step or more",
+        ),
     ):
         with pytest.raises(ValueError, match=sentence):
             make()

@@ -71,8 +71,12 @@ class Adversarial:
         for name, widths in (("widths", self.widths), ("critic_widths", self.critic_widths)):
             if not isinstance(widths, tuple | list | None):
                 raise ValueError(f"Adversarial: {name} is {widths!r}; give the width of each layer, such as (100, 100)")
-        if not self.widths or min((*self.widths, *(self.critic_widths or (1,)))) < 1 or self.critic_widths == ():
-            raise ValueError(f"Adversarial: widths must be positive, got {self.widths} and {self.critic_widths}")
+            if widths is not None and not widths:
+                raise ValueError(f"Adversarial: {name} is empty; give the width of each layer, such as (100, 100)")
+            for width in widths or ():
+                check_count(self, name, width, 1)
+        if not isinstance(self.optimiser, Optimiser | None):
+            raise ValueError(f"Adversarial: optimiser is {self.optimiser!r}; give distill.Optimiser('adam', 1e-4)")
 
 
 class GameState(NamedTuple):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dubito import __version__, metrics
-from dubito.config import to_dict
+from dubito.config import to_dict, whole
 from dubito.functions import LoadedFunctions, MaskedFunctions
 from dubito.held import check_held
 from dubito.inputs import tensors
@@ -37,7 +37,7 @@ class Held(NamedTuple):
     @classmethod
     def of(cls, data: Any, every: int) -> "Held | None":
         """What the user gave as validation, checked."""
-        if every < 1:
+        if whole("check_every", every) < 1:
             raise ValueError(f"check_every must be at least 1, got {every}")
         if data is None:
             return None
@@ -62,7 +62,7 @@ class Distillation(ABC):
     call: str
 
     def __init__(self, order: Order) -> None:
-        if order.steps < 1:
+        if whole("steps", order.steps) < 1:
             raise ValueError(f"there is nothing to do in {order.steps} steps; ask for at least one")
         self.net, self.likelihood, self.steps, self.settings, self.held = order
         if self.held is not None:
