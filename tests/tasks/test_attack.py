@@ -244,6 +244,7 @@ def test_a_trajectory_begins_at_the_input_and_leaves_out_the_target(pair, tmp_pa
     assert found["target"][-1] >= found["target"][0]
     assert len(write_figures(result, tmp_path)) == 5
     assert np.isfinite(result.tables[0].rows[0][1])
+    assert task.run(pair, {"test": (x, y.unsqueeze(1))}).numbers == result.numbers
 
 
 @pytest.mark.parametrize(

@@ -271,7 +271,8 @@ class Trajectory:
         check_posteriors(posteriors)
         check_names(data, ("test",))
         test = named(data, "test")
-        test = test.at((test.labels != self.attack.target).nonzero().flatten().to(test.labels.device))
+        others = (test.labels != self.attack.target).reshape(test.size, -1).any(1)  # labels may stand in a column
+        test = test.at(others.nonzero().flatten())
         if not test.size:
             raise ValueError(f"all inputs are of class {self.attack.target} already; give others, or another target")
         ways = {name: self._way(name, one, test) for name, one in posteriors.items()}
