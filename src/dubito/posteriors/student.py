@@ -15,7 +15,7 @@ from dubito.posteriors.samples import SamplesPosterior
 
 ALONE = (
     "a student is one network that has learnt its teacher's average, in which the teacher's networks no longer "
-    "disagree; distil with distill.Adversarial, or into a student with head='dirichlet'"
+    "disagree; distil with distill.Adversarial, or a classifier into a student with head='dirichlet'"
 )
 
 
