@@ -64,7 +64,7 @@ class Selective:
         check_scores(self.scores)
         check_numbers(self, self.draws)
         if not isinstance(self.counts, tuple | list):
-            raise ValueError(f"counts={self.counts!r} is one number, not several; give a tuple, ({self.counts!r},)")
+            raise ValueError(f"counts={self.counts!r} is no tuple of numbers; give one, such as (10, 100)")
         for count in self.counts:
             check_count(self, "counts", count, 1)
         if not 0 <= self.target_error < 1:

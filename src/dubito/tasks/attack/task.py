@@ -88,7 +88,7 @@ class Robustness:
         if not isinstance(self.attack, Attack):
             raise ValueError(f"attack={self.attack!r} is no attack; give one with its settings, FGSM(epsilon=0.1)")
         if not isinstance(self.epsilons, tuple | list):
-            raise ValueError(f"epsilons={self.epsilons!r} is not several; give a tuple, ({self.epsilons!r},)")
+            raise ValueError(f"epsilons={self.epsilons!r} is no tuple of numbers; give one, such as (0.1, 0.2)")
         for epsilon in self.epsilons:
             self._at(epsilon)  # refuses what the attack cannot take before the first one runs
         check_scores(self.scores)
