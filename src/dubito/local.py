@@ -17,6 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dubito import products
+
 Layer = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
@@ -73,9 +75,9 @@ class _Linear(torch.autograd.Function):
         x: Tensor, weight: Tensor, bias: Tensor | None, weight_std: Tensor, bias_std: Tensor | None, zeta: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         squares, variances = x.square(), weight_std.square()
-        s = F.linear(squares, variances, None if bias_std is None else bias_std.square())
+        s = products.linear(squares, variances, None if bias_std is None else bias_std.square())
         s.clamp_min_(torch.finfo(s.dtype).tiny).sqrt_()  # above 0, as it will be divided by
-        m = F.linear(x, weight, bias)
+        m = products.linear(x, weight, bias)
         y = m.addcmul_(s, zeta) if m.shape == zeta.shape else torch.addcmul(m, s, zeta)
         return y, s, squares, variances
 
@@ -95,8 +97,9 @@ class _Linear(torch.autograd.Function):
         g, h, rows = (t.flatten(0, -2) for t in (grad, noisy.div_(s), x))
         by_x = None
         if ctx.needs_input_grad[0]:
-            by_x = (h @ variances).mul_(rows).addmm_(g, weight).view_as(x)
-        by_weight, by_weight_std = g.t() @ rows, (h.t() @ squares.flatten(0, -2)).mul_(weight_std)
+            by_x = products.matmul(g, weight).addcmul_(products.matmul(h, variances), rows).view_as(x)
+        by_weight = products.matmul(g.t(), rows)
+        by_weight_std = products.matmul(h.t(), squares.flatten(0, -2)).mul_(weight_std)
         by_bias = g.sum(0) if ctx.needs_input_grad[2] else None
         return by_x, by_weight, by_bias, by_weight_std, None if bias_std is None else h.sum(0).mul_(bias_std), None
 

@@ -1,0 +1,31 @@
+"""Products of matrices on the CPU by oneDNN, which uses the widest instructions of any processor.
+
+torch multiplies float32 matrices by MKL where it has it, and MKL keeps to narrower instructions on processors that are
+not Intel's: oneDNN, which comes with torch too, then takes a fifth to a third less time. Where it cannot be had, in
+other precisions and on other devices the products are torch's own.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x W^T + b, without a gradient: x (..., n), W (m, n)."""
+    if not _by_onednn(x, weight):
+        return F.linear(x, weight, bias)
+    made: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, "none", [], "")
+    return made
+
+
+def matmul(a: Tensor, b: Tensor) -> Tensor:
+    """a b, without a gradient: a (..., n), b (n, m)."""
+    return linear(a, b.t())
+
+
+def _by_onednn(x: Tensor, weight: Tensor) -> bool:
+    plain = type(x) is Tensor and x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32
+    return plain and _HAS_ONEDNN and bool(torch.backends.mkldnn.enabled) and x.numel() > 0
+
+
+_HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")

@@ -1,0 +1,40 @@
+"""Products of matrices by oneDNN are those of torch, whatever lies where in memory."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from dubito import products
+
+ROWS = {
+    "one row": lambda: torch.randn(5),
+    "a batch": lambda: torch.randn(4, 5),
+    "two axes in front": lambda: torch.randn(3, 4, 5),
+    "transposed": lambda: torch.randn(5, 4).t(),
+    "every other column": lambda: torch.randn(4, 10)[:, ::2],
+    "one row many times": lambda: torch.randn(5).expand(4, 5),
+    "no rows": lambda: torch.randn(0, 5),
+    "double precision": lambda: torch.randn(4, 5, dtype=torch.float64),
+}
+
+
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("rows", ROWS)
+def test_linear_maps(rows, biased):
+    x = ROWS[rows]()
+    weight, bias = torch.randn(3, 5, dtype=x.dtype), torch.randn(3, dtype=x.dtype) if biased else None
+    exact = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
+    made = products.linear(x, weight, bias)
+    assert made.dtype == x.dtype
+    torch.testing.assert_close(made.double(), exact, atol=1e-6, rtol=1e-6)
+
+
+def test_products_of_transposed_factors():
+    a, b = torch.randn(300, 20), torch.randn(300, 30)
+    torch.testing.assert_close(products.matmul(a.t(), b), a.t() @ b, atol=1e-4, rtol=1e-5)
+
+
+def test_without_onednn_torch_multiplies(monkeypatch):
+    x, weight = torch.randn(4, 5), torch.randn(3, 5)
+    monkeypatch.setattr(products, "_HAS_ONEDNN", False)
+    assert torch.equal(products.linear(x, weight), F.linear(x, weight))
