@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from dubito import studies
+from dubito import compress, studies
+from dubito.compress import Scored
 from dubito.studies import alpha_uci, sparsity
 from dubito.studies.base import Settings
+from dubito.studies.sparsevd_lenet import share
 from dubito.studies.sparsevd_random_labels import shuffled
 from dubito.studies.sparsevd_recurrent import sequences
 
@@ -24,7 +26,7 @@ def quick(name, folder):
 def test_lenets(name, tmp_path):
     result = quick(name, tmp_path)
     networks = result.numbers["networks"]
-    assert len(networks) == 10 and all(one["ratio"] >= 1 for one in networks)
+    assert len(networks) == 16 and all(one["ratio"] >= 1 for one in networks)
     dense = [one for one in networks if one["what"].startswith("dense")]
     assert all(one["ratio"] == 1 and one["smaller"] == pytest.approx(1, abs=0.2) for one in dense)
     published = {row[0]: row[1] for row in result.tables[0].rows}
@@ -41,6 +43,13 @@ def test_a_lenet_that_was_fitted_before_has_its_figures(tmp_path, monkeypatch):
     monkeypatch.setattr("dubito.runs.run", lambda *_, **__: pytest.fail("fitted again"))
     again = studies.find("sparsevd-lenet-300-100").run(settings)
     assert [figure.name for figure in again.figures] == [figure.name for figure in first.figures]
+
+
+@pytest.mark.parametrize("ratio", [1, 68, 280, 1000])
+def test_as_many_weights_go_as_a_ratio_asks_for(ratio):
+    held = Scored(torch.nn.Linear(100, 77), {"weight": torch.randn(77, 100)}, "magnitude")
+    left = compress.ratio(held.masked(held.at_share(share(held, ratio))))
+    assert ratio <= left < ratio * 1.13
 
 
 def test_validation_images_are_no_training_images():

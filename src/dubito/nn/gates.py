@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dubito.nn.zeros import ZerosKept
+
 _APPLY = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _LAYERS: dict[type[nn.Module], int] = {nn.Linear: 0, nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
 
@@ -69,8 +71,8 @@ def gated(net: nn.Module) -> nn.Module:
 
 
 def folded(net: nn.Module) -> nn.Module:
-    """A copy of a gated net in which the gates have become part of the weights: the same function without them."""
-    made = copy.deepcopy(net)
+    """A copy that computes the same without gates, which have become part of the weights, and without `ZerosKept`."""
+    made = net.plain() if isinstance(net, ZerosKept) else copy.deepcopy(net)
     for parent in list(made.modules()):
         for name, part in parent.named_children():
             if isinstance(part, Gated):

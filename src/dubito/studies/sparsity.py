@@ -3,7 +3,7 @@
 import copy
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -15,9 +15,9 @@ import dubito
 from dubito import compress
 from dubito.compress import figures
 from dubito.compress.curve import choose, error, losses, points
-from dubito.compress.scores import Scored
 from dubito.config import to_dict
 from dubito.data import Split
+from dubito.nn import ZerosKept, folded
 from dubito.posteriors.base import Posterior
 from dubito.posteriors.sparse import SparsePosterior
 from dubito.priors import PriorLike
@@ -53,22 +53,25 @@ def images(name: str, settings: Settings) -> Images:
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """A network, and how it is made sparse and, for comparison, fitted plainly."""
+    """A network, how it is made sparse and, for comparison, fitted plainly, and how what is left is trained on."""
 
     net: Callable[[], nn.Module]
     sparse: dubito.SparseVD
     plain: dubito.MAP
+    after: dubito.MAP
     epochs: int
     plain_epochs: int
+    after_epochs: int
     seeds: int = 3
     batch_size: int = 100
 
     def describe(self) -> dict[str, Any]:
         """As plain values."""
         weights = sum(p.numel() for p in self.net().parameters())
-        methods = {"sparse": to_dict(self.sparse), "plain": to_dict(self.plain)}
-        shown = {"epochs": self.epochs, "plain epochs": self.plain_epochs, "batch size": self.batch_size}
-        return {**methods, **shown, "precision": PRECISION, "weights": weights, "seeds": self.seeds}
+        methods = {"sparse": self.sparse, "plain": self.plain, "trained on": self.after}
+        epochs = {"sparse": self.epochs, "plain": self.plain_epochs, "trained on": self.after_epochs}
+        shown = {"epochs": epochs, "batch size": self.batch_size, "precision": PRECISION}
+        return {**{n: to_dict(m) for n, m in methods.items()}, **shown, "weights": weights, "seeds": self.seeds}
 
 
 def fresh(recipe: Recipe, settings: Settings) -> list[nn.Module]:
@@ -114,33 +117,57 @@ class Outcome:
     faster: float
 
 
-def outcome(what: str, held: Scored, cut: float, data: Images, likelihood: dubito.Likelihood) -> Outcome:
-    """Cut, write to a file, open it again, and ask it."""
-    masked = held.masked(cut).cpu()
-    small = compress.small_network(masked)
+def trained_on(recipe: Recipe, network: nn.Module, data: Images, settings: Settings, name: str) -> nn.Module:
+    """What is left of a network after weights went, fitted on with its zeros kept."""
+    posterior = dubito.fit(
+        ZerosKept(network),
+        data.train,
+        recipe.after,
+        epochs=recipe.after_epochs,
+        batch_size=recipe.batch_size,
+        seed=settings.seed,
+        device=settings.device,
+        folder=settings.folder(name),
+        precision=PRECISION,
+        progress=settings.progress,
+    )
+    return folded(posterior.mean_network())
+
+
+def outcome(what: str, masked: nn.Module, dense: nn.Module, data: Images, likelihood: dubito.Likelihood) -> Outcome:
+    """Write a network to a file, open it again, ask it, and time it against the whole one."""
+    masked, dense = (copy.deepcopy(net).cpu() for net in (masked, dense))  # .cpu() moves a module itself
     with tempfile.TemporaryDirectory() as folder:
-        path = compress.save_network(small, Path(folder) / "network.safetensors")
+        path = compress.save_network(compress.small_network(masked), Path(folder) / "network.safetensors")
         size, opened = path.stat().st_size, compress.load_network(path)
     validation, test = (error(losses(opened, likelihood, part), likelihood) for part in (data.validation, data.test))
-    dense = copy.deepcopy(held.network).cpu()  # .cpu() moves a module itself
     seconds = compress.latencies([opened, dense], data.test.x)
     layers = tuple(1 - kept / total for kept, total in compress.counts(masked).values())
     smaller = compress.dense_bytes(dense) / size
     return Outcome(what, compress.ratio(masked), validation, test, layers, smaller, seconds[1] / seconds[0])
 
 
-def outcomes(posterior: Posterior, data: Images, plain: bool, shares: Mapping[str, float]) -> list[Outcome]:
-    """Every seed: uncut for a plain fit, or at log alpha's own threshold; then with named shares of weights removed."""
+TrainOn = Callable[[nn.Module, str], nn.Module]  # a network after weights went, and a name for what comes of it
+
+
+def outcomes(
+    posterior: Posterior, data: Images, plain: bool, shares: Mapping[str, float], train_on: TrainOn | None = None
+) -> list[Outcome]:
+    """Every seed: uncut for a plain fit, or at log alpha's own threshold; then with named shares of weights removed.
+
+    With `train_on`, what the shares leave is there as it was cut and as it is when it was trained on.
+    """
     found = []
     for index in range(len(posterior)):
         one = compress.scored(posterior.member(index), "magnitude" if plain else None)
-        cuts = (
-            {"dense": torch.finfo(torch.float32).tiny} if plain else {"Sparse VD, log alpha < 3": float(one.cut or 0.0)}
-        )
-        kind = "magnitude" if plain else "Sparse VD"
-        cuts |= {f"{kind}, {name}": one.at_share(share) for name, share in shares.items()}
-        for what, cut in cuts.items():
-            found.append(replace(outcome(what, one, cut, data, posterior.likelihood), what=f"{what}, seed {index}"))
+        kind, whole = ("magnitude", "dense") if plain else ("Sparse VD", "Sparse VD, log alpha < 3")
+        networks = {whole: one.masked(torch.finfo(torch.float32).tiny if plain else float(one.cut or 0.0))}
+        for name, share in shares.items():
+            networks[f"{kind}, {name}"] = cut = one.masked(one.at_share(share))
+            if train_on is not None:
+                networks[f"{kind}, {name}, trained on"] = train_on(cut, f"{kind} {name} {index}")
+        for what, network in networks.items():
+            found.append(outcome(f"{what}, seed {index}", network, one.network, data, posterior.likelihood))
     return found
 
 
