@@ -323,6 +323,24 @@ def test_nothing_or_everything_may_go(posteriors, name, everything, tmp_path):
         assert made.error == made.dense_error and made.smaller > 0.7
 
 
+@pytest.mark.parametrize("by", ["signal_to_noise", "log_alpha"])
+def test_weights_that_have_gone_go_first(posteriors, by, tmp_path):
+    """Mean and standard deviation are 0 there, whose ratio is no number."""
+    for before in (compress.pruned(posteriors["VI"], 0.5), posteriors["Sparse VD"].pruned()):
+        held = compress.scored(before, by)
+        gone = 1 - 1 / compress.ratio(held.network)
+        share = (1 + gone) / 2
+        assert 1 - 1 / compress.ratio(held.masked(held.at_share(share))) == pytest.approx(share, abs=0.01)
+        made = compress.write(before, tmp_path / "net.safetensors", (X[200:], Y[200:]), by=by)
+        assert made.ratio >= compress.ratio(held.network) > 1.5
+    twice = compress.pruned(posteriors["Sparse VD"], 0.5)
+    assert compress.scored(twice).cut == -3.0 and len({p.left for p in curve_of(twice)}) > 2
+
+
+def curve_of(posterior: dubito.Posterior) -> list[Point]:
+    return compress.points(compress.scored(posterior), posterior.likelihood, (X[200:], Y[200:]))
+
+
 def test_a_rate_that_is_the_same_everywhere_is_no_score():
     options = {"steps": 5, "device": "cpu", "progress": False}
     for method in (dubito.GaussianDropout(), dubito.VariationalDropout(per="weight", learning_rate=0.05)):

@@ -47,6 +47,16 @@ def test_the_least_certain_weights_go_with_mean_and_std(share):
     torch.testing.assert_close(compress.signal_to_noise(posterior).shape, (2, random))
 
 
+def test_a_mixture_can_be_pruned_again():
+    """Each of its Gaussians has lost other weights, which are the first of those that go."""
+    once = compress.pruned(made(2), 0.5)
+    again = compress.pruned(once, 0.75)
+    assert bool(torch.isfinite(compress.signal_to_noise(once)).all())
+    assert not bool((again.std > 0)[once.std == 0].any())
+    random = int(once.random.sum())
+    assert (again.std > 0).sum(1).tolist() == [random - round(0.75 * random)] * 2
+
+
 def test_draws_of_a_pruned_posterior_are_zero_where_weights_went():
     left = compress.pruned(made(), 0.5)
     drawn = left.thetas(20)

@@ -66,12 +66,17 @@ def scored(posterior: Posterior, by: By | None = None) -> Scored:
     if chosen == "signal_to_noise":
         return Scored(_whole(posterior), {n: certainty(mean[n], std[n]) for n in names}, chosen)
     cut = -posterior.threshold if isinstance(posterior, SparsePosterior) else None
-    return Scored(_whole(posterior), {n: -log_alpha(mean[n], std[n]) for n in names}, chosen, cut)
+    return Scored(_whole(posterior), {n: -_rate(mean[n], std[n]) for n in names}, chosen, cut)
 
 
 def certainty(mean: Tensor, std: Tensor) -> Tensor:
-    """Signal to noise, |mean| / std (Blundell et al. 2015, section 5.1.1, after Graves 2011)."""
-    return mean.abs() / std
+    """Signal to noise, |mean| / std (Blundell et al. 2015, section 5.1.1, after Graves 2011); 0 for what has gone."""
+    return torch.where(mean == 0, 0.0, mean.abs() / std)
+
+
+def _rate(mean: Tensor, std: Tensor) -> Tensor:
+    """log alpha, large for a weight that is 0 already, whatever its spread."""
+    return log_alpha(mean, torch.where(mean == 0, 1.0, std))
 
 
 def count(share: float, weights: int) -> int:
