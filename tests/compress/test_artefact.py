@@ -221,6 +221,14 @@ def test_what_cannot_be_written_down_is_no_chain(network):
     assert chains.chain(network.eval()) is None
 
 
+def test_a_layer_whose_hook_changes_its_outputs_stays_as_it_is(tmp_path):
+    network = sparsified(dense(12, 20, 2), 0.9)
+    network[0].register_forward_hook(lambda layer, inputs, outputs: outputs + 1)
+    assert chains.chain(network) is None and compress.small_network(network) is network
+    path = compress.save_network(network, tmp_path / "hooked.safetensors")
+    assert torch.equal(dubito.load_network(path, network)(X), network(X))
+
+
 def test_the_file_holds_compressed_rows_in_small_integers(tmp_path):
     network = nn.Sequential(nn.Linear(300, 200), nn.Softmax(1))
     with torch.no_grad():

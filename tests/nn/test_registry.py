@@ -50,6 +50,9 @@ def test_recipe_of_a_foreign_or_changed_net_is_none():
     changed[1] = nn.Tanh()
     assert nets.recipe(changed) is None
     assert nets.recipe(nn.Linear(2, 1)) is None
+    hooked = nets.mlp([4, 3, 2])
+    hooked[0].register_forward_hook(lambda layer, inputs, outputs: 2 * outputs)
+    assert nets.recipe(hooked) is None
 
 
 def test_recipe_cannot_be_edited_from_outside():

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from dubito.nn.nets import AsImage
+from dubito.nn.registry import hooked
 
 Weighted = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 Transposed = nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
@@ -102,8 +103,10 @@ class _Tracer(fx.Tracer):
 def chain(network: nn.Module) -> list[nn.Module] | None:
     """The layers in the order they are called, each fed by the one before and none with weights called twice.
 
-    Functions and methods count as the layers they stand for; None where it is no chain.
+    Functions and methods count as the layers they stand for; None where it is no chain, or where hooks do more.
     """
+    if hooked(network):
+        return None
     if type(network) in LAYERS:
         return [network] if _can_be_written(network) else None
     try:

@@ -41,9 +41,14 @@ def names() -> tuple[str, ...]:
 def recipe(module: nn.Module) -> dict[str, Any] | None:
     """How `module` was made, or None for a net of another origin or one whose layers were changed since."""
     mark = module.__dict__.get(_MARK)
-    if mark is None or mark["shape"] != repr(module):
+    if mark is None or mark["shape"] != repr(module) or hooked(module):
         return None
     return {"name": mark["name"], "arguments": json.loads(json.dumps(mark["arguments"]))}
+
+
+def hooked(module: nn.Module) -> bool:
+    """Whether some layer does more at a call than its forward pass."""
+    return any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
 
 
 def build(recipe: Mapping[str, Any]) -> nn.Module:
