@@ -106,6 +106,19 @@ def test_joining_is_stable_where_likelihoods_are_tiny():
     torch.testing.assert_close(found, torch.tensor([-1e4 - math.log(2), -3.0]))
 
 
+@pytest.mark.parametrize("alpha", [-2.0, -1e-6, 1e-12, 1e-6, 1e-4, 0.01, 0.5, 1.0, 50.0])
+def test_joining_is_exact_for_every_alpha(alpha):
+    """In single precision as in double, down to the mean, whose gradient it shares."""
+    log_lik = torch.randn(10, 40, generator=torch.Generator().manual_seed(0)).mul(3).sub(2).requires_grad_()
+    exact = (torch.logsumexp(alpha * log_lik.double(), 0) - math.log(10)) / alpha
+    if abs(alpha) < 1e-5:
+        exact = log_lik.double().mean(0)
+    found = pooled(log_lik, alpha)
+    torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=2e-5)
+    (grad,) = torch.autograd.grad(found.sum(), log_lik)
+    torch.testing.assert_close(grad, (alpha * log_lik).softmax(0), rtol=1e-4, atol=1e-6)
+
+
 # -- masks, likelihoods, members -------------------------------------------------------------------------------
 
 
