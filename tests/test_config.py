@@ -28,6 +28,15 @@ class Named:
     name: str = "x"
 
 
+@dataclass(frozen=True)
+class Unchecked:
+    floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.floor < 0:
+            raise ValueError
+
+
 class Plain(priors.Prior):
     def log_prob(self, value):
         return -value.abs()
@@ -39,7 +48,16 @@ def double(x):
 
 REGISTRY = {
     cls.__name__: cls
-    for cls in (Sampler, priors.Normal, priors.Laplace, schedules.Cosine, schedules.WarmUp, schedules.Constant, Plain)
+    for cls in (
+        Sampler,
+        Unchecked,
+        Plain,
+        priors.Normal,
+        priors.Laplace,
+        schedules.Cosine,
+        schedules.WarmUp,
+        schedules.Constant,
+    )
 }
 EXAMPLES = [
     Sampler(1e-6),
@@ -101,7 +119,8 @@ def test_classes_are_found_by_snake_case_too():
         ({"name": "Q"}, r"no class is called 'Q'; known are Sampler, "),
         ({"name": "Sampler"}, r"Sampler needs a value for 'step_size'"),
         ({"step_size": 0.1}, r"lack a 'name'"),
-        ({"name": "Cosine", "floor": "low"}, r"Cosine cannot take \{'floor': 'low'\}.*check the type"),
+        ({"name": "Unchecked", "floor": "low"}, r"Unchecked cannot take \{'floor': 'low'\}.*check the type"),
+        ({"name": "Cosine", "floor": "low"}, "Cosine: floor is 'low'; it must lie in"),
         ({"name": "Normal", "std": -1.0}, r"Normal: std is -1.0"),
         ({"name": "Sampler", "step_size": 0.1, "cache": 1}, r"no setting 'cache'"),
     ],

@@ -126,6 +126,16 @@ def test_a_users_own_schedule_is_taken_to_depend_on_the_steps():
         (Polynomial, (10.0, 1.1)),
         (CyclicalCosine, (0,)),
         (WarmUp, (0,)),
+        (Cosine, ("low",)),
+        (Linear, (None,)),
+        (StepDecay, ("half", 5)),
+        (StepDecay, (0.5, 2.5)),
+        (Polynomial, ("b",)),
+        (Polynomial, (10.0, "c")),
+        (CyclicalCosine, (2.5,)),
+        (WarmUp, (2.5,)),
+        (WarmUp, (math.inf,)),
+        (WarmUp, (3, "cosine")),
     ],
 )
 def test_bad_settings_are_refused_at_construction(cls, arguments):
@@ -155,7 +165,7 @@ def test_a_rise_is_the_papers_warm_up():
     values = [rise(epoch, 200) for epoch in range(200)]
     assert not any(values[:5]) and values[12] == pytest.approx(0.5) and set(values[20:]) == {1.0}
     assert all(a <= b for a, b in pairwise(values)) and rise.depends_on_steps
-    for start, end in [(0.5, 0.5), (-0.1, 0.5), (0.2, 1.1)]:
+    for start, end in [(0.5, 0.5), (-0.1, 0.5), (0.2, 1.1), ("0", 1.0), (0.0, math.nan)]:
         with pytest.raises(ValueError, match="Rise: start is"):
             Rise(start, end)
     assert ends_at_one(rise) and ends_at_one(WarmUp(3)) and not ends_at_one(WarmUp(3, Cosine()))

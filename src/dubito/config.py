@@ -110,8 +110,8 @@ def check_finite_number(owner: object, name: str, value: Any) -> None:
 
 
 def check_positive(owner: object, name: str, value: Any) -> None:
-    """A setting that must be positive where it is given."""
-    if value is not None and not (is_number(value) and value > 0):
+    """A setting that must be positive."""
+    if not (is_number(value) and value > 0):
         raise ValueError(f"{type(owner).__name__}: {name} must be positive, got {value!r}")
 
 

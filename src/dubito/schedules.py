@@ -5,6 +5,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal
 
+from dubito.config import check_count, is_number
+
 ScheduleName = Literal["constant", "cosine", "linear"]
 
 
@@ -40,8 +42,8 @@ class Cosine(Schedule):
     floor: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.floor <= 1:
-            raise ValueError(f"Cosine: floor is {self.floor}; it must lie in [0, 1].")
+        if not (is_number(self.floor) and 0 <= self.floor <= 1):
+            raise ValueError(f"Cosine: floor is {self.floor!r}; it must lie in [0, 1].")
 
     def __call__(self, step: int, steps: int) -> float:
         return self.floor + (1 - self.floor) * _half_cosine(_progress(step, steps))
@@ -54,8 +56,8 @@ class Linear(Schedule):
     start: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.start < 1:
-            raise ValueError(f"Linear: start is {self.start}; it must lie in [0, 1).")
+        if not (is_number(self.start) and 0 <= self.start < 1):
+            raise ValueError(f"Linear: start is {self.start!r}; it must lie in [0, 1).")
 
     def __call__(self, step: int, steps: int) -> float:
         return min(1.0, (1 - _progress(step, steps)) / (1 - self.start))
@@ -69,10 +71,9 @@ class StepDecay(Schedule):
     every: int
 
     def __post_init__(self) -> None:
-        if not 0 < self.factor <= 1:
-            raise ValueError(f"StepDecay: factor is {self.factor}; it must lie in (0, 1].")
-        if self.every < 1:
-            raise ValueError(f"StepDecay: every is {self.every}; it must be at least one step.")
+        if not (is_number(self.factor) and 0 < self.factor <= 1):
+            raise ValueError(f"StepDecay: factor is {self.factor!r}; it must lie in (0, 1].")
+        check_count(self, "every", self.every, 1)
 
     def __call__(self, step: int, steps: int) -> float:
         return float(self.factor ** (step // self.every))
@@ -90,10 +91,10 @@ class Polynomial(Schedule):
     gamma: float = 0.55
 
     def __post_init__(self) -> None:
-        if not (self.b > 0 and math.isfinite(self.b)):
-            raise ValueError(f"Polynomial: b is {self.b}; it must be a positive number of steps.")
-        if not 0.5 < self.gamma <= 1:
-            raise ValueError(f"Polynomial: gamma is {self.gamma}; it must lie in (0.5, 1] for the chain to converge.")
+        if not (is_number(self.b) and self.b > 0):
+            raise ValueError(f"Polynomial: b is {self.b!r}; it must be a positive number of steps.")
+        if not (is_number(self.gamma) and 0.5 < self.gamma <= 1):
+            raise ValueError(f"Polynomial: gamma is {self.gamma!r}; it must lie in (0.5, 1] for the chain to converge.")
 
     def __call__(self, step: int, steps: int) -> float:
         return float((1 + step / self.b) ** -self.gamma)
@@ -113,8 +114,7 @@ class CyclicalCosine(Schedule):
     cycles: int
 
     def __post_init__(self) -> None:
-        if self.cycles < 1:
-            raise ValueError(f"CyclicalCosine: cycles is {self.cycles}; it must be at least 1.")
+        check_count(self, "cycles", self.cycles, 1)
 
     def __call__(self, step: int, steps: int) -> float:
         return _half_cosine(self.position(step, steps))
@@ -134,8 +134,9 @@ class WarmUp(Schedule):
     then: Schedule = Constant()
 
     def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise ValueError(f"WarmUp: steps is {self.steps}; it must be at least 1.")
+        check_count(self, "steps", self.steps, 1)
+        if not isinstance(self.then, Schedule):
+            raise ValueError(f"WarmUp: then must be a Schedule of dubito.schedules, got {self.then!r}")
 
     def __call__(self, step: int, steps: int) -> float:
         after = max(1, steps - self.steps)
@@ -156,8 +157,10 @@ class Rise(Schedule):
     end: float = 0.1
 
     def __post_init__(self) -> None:
-        if not 0 <= self.start < self.end <= 1:
-            raise ValueError(f"Rise: start is {self.start} and end is {self.end}; both lie in [0, 1], the end later.")
+        if not (is_number(self.start) and is_number(self.end) and 0 <= self.start < self.end <= 1):
+            raise ValueError(
+                f"Rise: start is {self.start!r} and end is {self.end!r}; both lie in [0, 1], the end later."
+            )
 
     def __call__(self, step: int, steps: int) -> float:
         return min(1.0, max(0.0, (_progress(step, steps) - self.start) / (self.end - self.start)))

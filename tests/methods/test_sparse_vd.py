@@ -196,6 +196,8 @@ def test_what_is_no_setting_is_refused():
         ({"warm_up": WarmUp(5, Cosine())}, r"use schedules.Rise\(start, end\)"),
         ({"threshold": 9.0}, "which clip=8.0 never lets a weight pass"),
         ({"clip": -1.0}, "clip must be positive"),
+        ({"clip": None}, "clip must be positive, got None"),
+        ({"threshold": "high"}, "threshold must be a finite number, got 'high'"),
     ]:
         with pytest.raises(ValueError, match=match):
             dubito.SparseVD(**wrong)

@@ -132,8 +132,9 @@ def test_a_net_of_layers_learns_and_becomes_a_posterior(tmp_path):
 
 
 def test_what_is_wrong_is_refused():
-    with pytest.raises(ValueError, match="init_std must be positive, got 0"):
-        BayesLinear(2, 2, init_std=0)
+    for wrong in (0, "wide", math.inf):
+        with pytest.raises(ValueError, match=f"init_std must be positive, got {wrong!r}"):
+            BayesLinear(2, 2, init_std=wrong)
     with pytest.raises(ValueError, match="unknown estimator 'best'"):
         BayesConv2d(1, 1, 2, estimator="best")
     with pytest.raises(ValueError, match=r"no layers with Gaussian weights; use dubito\.fit"):

@@ -59,7 +59,8 @@ class HMC(Sampler[HMCState]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(self, "step_size", self.step_size)
+        if self.step_size is not None:
+            check_positive(self, "step_size", self.step_size)
         check_count(self, "leapfrog", self.leapfrog, 1)
         if not (is_number(self.accept) and 0 < self.accept < 1):
             raise ValueError(f"HMC: accept must lie between 0 and 1, got {self.accept!r}")

@@ -26,7 +26,8 @@ class Langevin(Sampler[State]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(self, "step_size", self.step_size)
+        if self.step_size is not None:
+            check_positive(self, "step_size", self.step_size)
         schedules.parse(self.schedule)
 
     @property

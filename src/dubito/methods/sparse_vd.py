@@ -16,6 +16,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from dubito.config import check_finite_number
 from dubito.divergence import Divergence, dropout_divergence
 from dubito.layout import whole
 from dubito.methods.base import Weights, check_positive
@@ -47,6 +48,7 @@ class SparseVD(Multiplicative):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(self, "clip", self.clip)
+        check_finite_number(self, "threshold", self.threshold)
         if self.kl not in ("log-uniform", "ard"):
             raise ValueError(f"SparseVD: kl is {self.kl!r}; use 'log-uniform' or 'ard'")
         if self.masked not in get_args(Masked):

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dubito.config import check_positive
 from dubito.local import moments
 from dubito.noisy import Call, Estimator, flipped
 from dubito.priors import LOG_SQRT_2PI, Assigned, FanIn, Normal, Prior, assign
@@ -41,8 +42,7 @@ class _Bayesian(nn.Module):
 
     def _spread(self, prior: Prior | FanIn, init_std: float, estimator: Estimator) -> None:
         """Standard deviations, a prior for each parameter, and a stream of noise."""
-        if not init_std > 0:
-            raise ValueError(f"{type(self).__name__}: init_std must be positive, got {init_std}")
+        check_positive(self, "init_std", init_std)
         if estimator not in ("local", "weights", "flipout"):
             raise ValueError(f"unknown estimator {estimator!r}; use 'local', 'weights' or 'flipout'")
         self.estimator, self.priors = estimator, dict[str, Prior]()
