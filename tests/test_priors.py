@@ -313,6 +313,25 @@ def test_a_distribution_of_torch_is_a_prior_over_each_weight():
     torch.testing.assert_close(one.std, two.std)
 
 
+class Written(Prior):
+    def __init__(self, density):
+        self.density = density
+
+    def log_prob(self, value):
+        return self.density(value)
+
+
+@pytest.mark.parametrize("method", [dubito.Variational(draws=2), dubito.MAP(), dubito.SGLD(burn_in=0, thin=1)])
+def test_a_flat_density_has_no_slope(method):
+    """As under a normal prior too wide to matter."""
+    x, y = torch.randn(20, 3, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 2
+    net, options = nn.Linear(3, 2), {"steps": 5, "device": "cpu", "progress": False}
+    flat, wide = (
+        dubito.fit(net, (x, y), method, prior=prior, **options) for prior in (Written(torch.zeros_like), Normal(1e6))
+    )
+    torch.testing.assert_close(flat.predict(x).probs, wide.predict(x).probs)
+
+
 def test_what_is_no_density_over_a_number_is_refused():
     net = nn.Linear(3, 2)
     joint = torch.distributions.MultivariateNormal(torch.zeros(2), torch.eye(2))
@@ -320,6 +339,10 @@ def test_what_is_no_density_over_a_number_is_refused():
         ValueError, match=r"log_prob of shape \(3,\) for weights of shape \(3, 2\); give a density over one"
     ):
         assign(joint, net)
+    with pytest.raises(ValueError, match=r"Gamma.* has no density at some of the network's own weights; give one"):
+        assign(torch.distributions.Gamma(1.0, 1.0), net)
+    with pytest.raises(ValueError, match=r"has a log_prob of shape \(1,\) for weights of shape \(1, 6\); give a"):
+        assign(Written(lambda value: -value.abs().sum(1)), net)
     with pytest.raises(ValueError, match=r"is no prior; use e\.g\."):
         assign(Normal, net)
     posterior = dubito.nn.to_posterior(dubito.nn.BayesLinear(3, 2), dubito.Categorical())

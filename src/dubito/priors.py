@@ -203,6 +203,7 @@ def _fan_in(owner: nn.Module, parameter: Tensor) -> float:
     return max(1.0, parameter.numel() / max(1, parameter.shape[0]))
 
 
+_OWN = (Normal, Normals, ScaleMixture, Laplace, StudentT)
 Assigned = Prior | Fixed | Point
 PriorLike = Assigned | FanIn | Centred | Density
 PriorSpec = (
@@ -246,19 +247,35 @@ def _concrete(prior: PriorLike, module: nn.Module, name: str, parameter: Tensor)
     if isinstance(prior, FanIn | Centred):
         path, _, own_name = name.rpartition(".")
         return prior.of(module.get_submodule(path), own_name, parameter)
-    return prior if isinstance(prior, Assigned) else Given(_elementwise(prior, parameter))
+    if not isinstance(prior, Assigned):
+        _check_given(prior, parameter.detach().flatten().cpu())
+        return Given(prior)
+    if isinstance(prior, Prior) and type(prior) not in _OWN:
+        _check_elementwise(prior, parameter.detach().flatten().cpu().unsqueeze(0))
+    return prior
 
 
-def _elementwise(density: Density, parameter: Tensor) -> Density:
-    """Refuse a density that is not over single numbers."""
-    value = parameter.detach().flatten()[:2].cpu().expand(3, -1)
+def _check_given(density: Density, weights: Tensor) -> None:
+    """Refuse a density that is not over single numbers, or that has none at the network's own weights."""
+    try:
+        _check_elementwise(density, weights[:2].expand(3, -1))
+        density.log_prob(weights)
+    except ValueError as error:
+        if "within the support" not in str(error):
+            raise
+        raise ValueError(
+            f"{density!r} has no density at some of the network's own weights; give one over all numbers, such as "
+            "Normal(std=1.0)"
+        ) from error
+
+
+def _check_elementwise(density: Density, value: Tensor) -> None:
     found = density.log_prob(value).shape
     if found != value.shape:
         raise ValueError(
             f"{density!r} has a log_prob of shape {tuple(found)} for weights of shape {tuple(value.shape)}; give a "
             "density over one number, which is used for each"
         )
-    return density
 
 
 def _matches(key: str | type[nn.Module], module: nn.Module, aliases: list[str]) -> bool:

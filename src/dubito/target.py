@@ -100,9 +100,14 @@ class FlatPrior:
             part = theta[:, span].detach().requires_grad_()
             with torch.enable_grad():
                 density = prior.log_prob(part).flatten(1).sum(1)
-                (slope,) = torch.autograd.grad(density.sum(), part)
+                (slope,) = slopes(density.sum(), part)
             value, grad[:, span] = value + density.detach(), slope
         return value, grad
+
+
+def slopes(value: Tensor, *at: Tensor) -> tuple[Tensor, ...]:
+    """The gradients of a number, 0 where it is a constant, as under a flat prior."""
+    return torch.autograd.grad(value, at) if value.requires_grad else tuple(torch.zeros_like(t) for t in at)
 
 
 def _short(vector: Tensor, like: Tensor) -> Tensor:
