@@ -56,6 +56,26 @@ def test_rates_are_learned_by_layer_neuron_or_weight(per):
         torch.testing.assert_close(first, first[:1].expand_as(first), rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("kind", [nn.Conv1d, nn.ConvTranspose1d])
+def test_each_input_channel_of_a_convolution_has_a_rate(kind, groups):
+    """The first channel is the only one that is not 0: where it leads, rates move otherwise than elsewhere."""
+    torch.manual_seed(0)
+    layer = kind(4, 6, 2, groups=groups)
+    net, x = nn.Sequential(layer, nn.Flatten(), nn.LazyLinear(1)), torch.zeros(60, 4, 5)
+    x[:, 0] = X[:, :1]
+    net(x)
+    method = dubito.VariationalDropout(per="neuron", learning_rate=0.05, estimator="weights")
+    posterior = dubito.fit(net, (x, Y), method, likelihood=dubito.Gaussian(0.2), steps=20, device="cpu", progress=False)
+    alpha = alphas(posterior)["0.weight"].log()
+    reads = torch.zeros_like(alpha, dtype=torch.bool)
+    reads[(0,) if kind is nn.ConvTranspose1d else (slice(0, 6 // groups), 0)] = True
+    other = float(alpha[~reads].mean())
+    torch.testing.assert_close(alpha[reads], alpha[reads].mean().expand(12 // groups), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(alpha[~reads], torch.full_like(alpha[~reads], other), rtol=1e-3, atol=1e-3)
+    assert abs(float(alpha[reads].mean()) - other) > 0.01
+
+
 @pytest.mark.parametrize("per", ["layer", "weight"])
 def test_one_step_by_hand(per):
     module = nn.Linear(3, 1)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dubito.config import is_number
 from dubito.divergence import Divergence, dropout_divergence
@@ -97,8 +97,7 @@ class VariationalDropout(GaussianDropout):
         by_log_std.div_(2)  # log alpha moves log std by half as much
         for name in self.random(target) if self.per != "weight" else ():
             part = target.layout.split(by_log_std)[name]
-            axes = [axis for axis in range(1, part.ndim) if self.per == "layer" or axis != 2]
-            part.copy_(part.sum(axes, keepdim=True).expand_as(part))
+            part.copy_(shared(part, self.per, target.net.module.get_submodule(name.rpartition(".")[0])))
 
     def divergence(self, mean: Tensor, std: Tensor, raw: Tensor, eps: Sequence[Tensor], target: Target) -> Divergence:
         noise = dropout_divergence("log-uniform", mean, std, clip=CLIP, temperature=target.temperature)
@@ -109,3 +108,14 @@ class VariationalDropout(GaussianDropout):
         state, told = super().step(state, batch, target, tick)
         state.raw.clamp_(max=math.log(self.most))
         return state, told
+
+
+def shared(slopes: Tensor, per: str, owner: nn.Module) -> Tensor:
+    """Slopes of a layer's weights, (S, *shape), with the sum over all that have one rate in the place of each."""
+    if per == "layer":
+        return slopes.sum(list(range(1, slopes.ndim)), keepdim=True).expand_as(slopes)
+    rows = isinstance(owner, nn.modules.conv._ConvTransposeNd)  # whose kernels begin with the inputs
+    groups = owner.groups if isinstance(owner, nn.modules.conv._ConvNd) else 1
+    apart: Tensor = slopes.unflatten(1, (slopes.shape[1] if rows else groups, -1))
+    axes = [axis for axis in range(2, apart.ndim) if rows or axis != 3]
+    return apart.sum(axes, keepdim=True).expand_as(apart).reshape(slopes.shape)
