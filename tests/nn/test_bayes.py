@@ -43,6 +43,17 @@ def test_draws_have_the_moments_of_the_plain_layer(kind, estimator):
     assert float((outputs.var(0) / variance - 1).abs().max()) < 6 * math.sqrt(2 / draws)
 
 
+def test_flipout_moves_the_places_of_one_example_together():
+    """A kernel's noise is one draw wherever it acts, with or without an axis for the batch."""
+    torch.manual_seed(0)
+    layer = BayesConv2d(2, 4, 2, padding=1, padding_mode="circular", init_std=0.3, estimator="flipout")
+    x = torch.ones(2, 3, 3)
+    with torch.no_grad():
+        for outputs in (layer(x), layer(x[None])[0]):
+            places = outputs.flatten(1)
+            torch.testing.assert_close(places, places[:, :1].expand_as(places))
+
+
 @pytest.mark.parametrize("estimator", ["local", "weights", "flipout"])
 @pytest.mark.parametrize("kind", LAYERS)
 def test_a_layer_computes_what_a_fit_of_the_plain_layer_does(kind, estimator):

@@ -79,7 +79,7 @@ class _Bayesian(nn.Module):
             bias = self.bias if self.bias is None else self.bias + change["bias"]
             return call(x, self.weight + change["weight"], bias)
         outputs = call(x, self.weight, self.bias)
-        r, s = (_signs(t, self._channels(), rng, name) for t, name in ((outputs, "r"), (x, "s")))
+        r, s = (_signs(t, self._channels(x), rng, name) for t, name in ((outputs, "r"), (x, "s")))
         return flipped(call, outputs, change["weight"], change.get("bias"), r, s)
 
     def kl(self) -> Tensor:
@@ -90,8 +90,9 @@ class _Bayesian(nn.Module):
     def _names(self) -> list[str]:
         return ["weight"] if self.bias is None else ["weight", "bias"]
 
-    def _channels(self) -> int:
-        return -1 if self.weight.dim() == 2 else 1
+    def _channels(self, x: Tensor) -> int:
+        """The axis of features, which one example without a batch begins with where it is convolved."""
+        return -1 if self.weight.dim() == 2 else 1 + x.dim() - self.weight.dim()
 
     def _apply_layer(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """The plain layer's function."""
