@@ -96,6 +96,11 @@ def is_number(value: object) -> bool:
     return isinstance(value, Real) and math.isfinite(value)
 
 
+def is_real(value: object) -> bool:
+    """Whether a setting is a real number, of Python or of numpy; infinity is one too."""
+    return isinstance(value, Real) and not math.isnan(value)
+
+
 def whole(name: str, value: Any) -> int:
     """An argument that counts something."""
     if not isinstance(value, Integral):

@@ -364,6 +364,8 @@ def test_wrong_input_is_one_sentence(posteriors, tmp_path):
         ((X, Y[:3]), {}, "x has 300 rows and y has 3; they must agree"),
         ((X[:, :3], Y), {}, r"does not accept rows of \(3,\) float32"),
         (rows, {"cut": math.nan}, "cut is nan"),
+        (rows, {"cut": "low"}, "cut is low, below which no score lies; give a number"),
+        (rows, {"tolerance": None}, "tolerance is None standard errors"),
         (rows, {"tolerance": -1.0}, "tolerance is -1.0 standard errors; it must be 0 or more"),
     ]:
         with pytest.raises(ValueError, match=match):

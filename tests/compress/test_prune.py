@@ -55,6 +55,9 @@ def test_a_mixture_can_be_pruned_again():
     assert not bool((again.std > 0)[once.std == 0].any())
     random = int(once.random.sum())
     assert (again.std > 0).sum(1).tolist() == [random - round(0.75 * random)] * 2
+    with pytest.raises(ValueError, match=r"the 2 Gaussians spread over different weights.*take one of them"):
+        once.log_prob(once.thetas(2))
+    assert bool(torch.isfinite(once.member(0).log_prob(once.member(0).thetas(2))).all())
 
 
 def test_draws_of_a_pruned_posterior_are_zero_where_weights_went():

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
@@ -50,6 +51,13 @@ def test_a_module_is_no_posterior(posterior, tmp_path):
     for task in (compress.curve, compress.pruning):
         with pytest.raises(ValueError, match="shares is empty; give at least one"):
             task({"a": posterior}, (X, Y), shares=())
+        for wrong in (0.5, "0.5", None):
+            with pytest.raises(ValueError, match=r"shares is .*; give several shares of the weights to remove"):
+                task({"a": posterior}, (X, Y), shares=wrong)
+        with pytest.raises(ValueError, match=r"share is 'half', but a share of the weights lies between 0 and 1"):
+            task({"a": posterior}, (X, Y), shares=("half",))
+        for shares in (np.linspace(0, 0.5, 3), torch.linspace(0, 0.5, 3)):
+            assert task({"a": posterior}, (X, Y), shares=shares).settings["shares"] == [0.0, 0.25, 0.5]
         with pytest.raises(ValueError, match=r"posteriors come by name, and <SparseVD.* has none; give {name"):
             task(posterior, (X, Y))
         with pytest.raises(ValueError, match="there is no posterior to look at; give at least one"):

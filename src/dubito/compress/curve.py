@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from dubito import plots
-from dubito.compress.scores import By, Scored, check_shares, counts, scored
+from dubito.compress.scores import By, Scored, as_shares, counts, scored
+from dubito.config import is_real
 from dubito.held import check_held
 from dubito.inputs import Inputs, arguments, move, n_rows, rows, tensors
 from dubito.likelihoods import Likelihood
@@ -88,8 +89,8 @@ def _what(data: object) -> str:
 
 def choose(curve: Sequence[Point], tolerance: float = 1.0) -> Point:
     """The sparsest point whose loss lies within `tolerance` standard errors (of the paired difference) of the least."""
-    if not tolerance >= 0:
-        raise ValueError(f"tolerance is {tolerance} standard errors; it must be 0 or more")
+    if not (is_real(tolerance) and tolerance >= 0):
+        raise ValueError(f"tolerance is {tolerance!r} standard errors; it must be 0 or more")
     best = min(curve, key=lambda point: float(point.losses.mean()))
 
     def near(point: Point) -> bool:
@@ -109,7 +110,7 @@ def curve(
 ) -> Result:
     """The mean network's error on (x, y) as weights go, for several posteriors, and the cut each would be given."""
     check_named(posteriors)
-    check_shares(shares)
+    shares = as_shares(shares)
     for posterior in posteriors.values():
         check_rows(posterior, validation)
     kinds = {p.likelihood.kind for p in posteriors.values()}
@@ -133,7 +134,7 @@ def curve(
         numbers=chosen,
         tables=[Table("Mean network on validation rows", columns, table, formats=formats)],
         figures=[_figure(series, what)],
-        settings={"shares": list(shares), "tolerance": tolerance},
+        settings={"shares": shares, "tolerance": tolerance},
         environment=environment(),
     )
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dubito import metrics, plots
 from dubito.compress.curve import check_rows, ignored
-from dubito.compress.scores import certainty, check_shares, check_spread, count
+from dubito.compress.scores import as_shares, certainty, check_spread, count
 from dubito.inputs import tensors
 from dubito.plots import Series
 from dubito.posteriors.base import check_named
@@ -50,7 +50,7 @@ def pruning(
 ) -> Result:
     """How predictions on (x, y) fare as weights are removed, with the density and the CDF of the ratio they go by."""
     check_named(posteriors)
-    check_shares(shares)
+    shares = as_shares(shares)
     for posterior in posteriors.values():
         check_rows(posterior, data)
     x, y = tensors(data[0]), tensors(data[1])
@@ -64,7 +64,7 @@ def pruning(
         numbers={name: [list(row[1:]) for row in rows if row.posterior == name] for name in posteriors},
         tables=[Table("Predictions after pruning", columns, rows, formats={"removed": ".1%", "weights left": ",d"})],
         figures=[_curves(rows, what), *_spread(posteriors)],
-        settings={"shares": list(shares), "draws": draws, "seed": seed},
+        settings={"shares": shares, "draws": draws, "seed": seed},
         environment=environment(),
     )
 

@@ -1,14 +1,14 @@
 """What weights are removed by: a score for every weight, the larger the later it goes."""
 
 import copy
-import math
-from collections.abc import Sequence, Sized
+from collections.abc import Iterable, Sized
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from dubito.config import is_number, is_real
 from dubito.noisy import log_alpha
 from dubito.posteriors.base import Posterior
 from dubito.posteriors.gaussian import GaussianPosterior
@@ -34,8 +34,8 @@ class Scored:
 
     def masked(self, cut: float) -> nn.Module:
         """The network with zeros where the score lies below the cut."""
-        if math.isnan(cut):
-            raise ValueError("cut is nan, below which no score lies; give a number, or leave it out to have it chosen")
+        if not is_real(cut):
+            raise ValueError(f"cut is {cut}, below which no score lies; give a number, or none to have it chosen")
         network = copy.deepcopy(self.network)
         with torch.no_grad():
             for name, parameter in network.named_parameters():
@@ -81,15 +81,21 @@ def _rate(mean: Tensor, std: Tensor) -> Tensor:
 
 def count(share: float, weights: int) -> int:
     """How many weights a share of them is."""
-    if not 0 <= share <= 1:
-        raise ValueError(f"share is {share}, but a share of the weights lies between 0 and 1; 0.95 removes 95 %")
+    if not (is_number(share) and 0 <= share <= 1):
+        raise ValueError(f"share is {share!r}, but a share of the weights lies between 0 and 1; 0.95 removes 95 %")
     return round(share * weights)
 
 
-def check_shares(shares: Sequence[float]) -> None:
-    """Refuse a curve without points."""
+def as_shares(given: Any) -> list[float]:
+    """The shares of a curve, which has at least one."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ValueError(f"shares is {given!r}; give several shares of the weights to remove, such as (0.5, 0.95)")
+    shares = given.tolist() if isinstance(given, Tensor) else list(given)
     if not shares:
         raise ValueError("shares is empty; give at least one share of the weights to remove, such as 0.95")
+    for share in shares:
+        count(share, 1)
+    return [float(share) for share in shares]
 
 
 def check_spread(random: Sized) -> None:

@@ -64,6 +64,11 @@ class GaussianPosterior(WeightPosterior):
         joined = self._joined(theta)
         random = self.random[: joined.shape[-1]].nonzero().squeeze(1)
         mean, std = self.mean[:, random], self.std[:, random]
+        if not bool(std.all()):
+            raise Undefined(
+                f"the {len(self)} Gaussians spread over different weights, as after pruning, so that their mixture has "
+                "no density; take one of them with member(0)"
+            )
         scaled = (joined[..., None, random].to(mean) - mean) / std
         each = (-0.5 * scaled.square() - std.log() - LOG_SQRT_2PI).sum(-1)
         return (each + self.shares.log()).logsumexp(-1)
