@@ -190,6 +190,17 @@ def test_validation_looks_and_does_not_choose():
         fit(validation=(X, Y), patience=3)
 
 
+def test_a_matrix_of_zeros_is_refused_where_it_could_not_grow():
+    net = perceptron()
+    nn.init.zeros_(net[2].weight)
+    for masked in ("mean", "weight"):
+        with pytest.raises(ValueError, match=r"^2\.weight starts at 0 throughout.*use masked='nothing' to let it grow"):
+            fit(dubito.SparseVD(masked=masked), net)
+    assert fit(dubito.SparseVD(), net, prior={"2.weight": dubito.Fixed()}, steps=2).mean_network()[2].weight.any() == 0
+    grown = fit(dubito.SparseVD(masked="nothing", learning_rate=0.03), net)
+    assert float((grown.mean_network()(X).argmax(1) == Y).float().mean()) > 0.9
+
+
 def test_what_is_no_setting_is_refused():
     for wrong, match in [
         ({"kl": "normal"}, "kl is 'normal'; use 'log-uniform' or 'ard'"),

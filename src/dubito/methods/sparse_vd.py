@@ -9,7 +9,7 @@ and kernels are treated so, recurrent ones too; biases and norms are optimised u
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
@@ -19,13 +19,15 @@ from torch import Tensor
 from dubito.config import check_finite_number
 from dubito.divergence import Divergence, dropout_divergence
 from dubito.layout import whole
+from dubito.likelihoods import Likelihood
 from dubito.methods.base import Weights, check_positive
-from dubito.methods.factorised import FactorisedState, Fit, Multiplicative
-from dubito.net import Buffers
+from dubito.methods.factorised import FactorisedState, Fit, Multiplicative, matrices
+from dubito.net import Buffers, Net
 from dubito.posteriors.sparse import SparsePosterior
+from dubito.priors import Assigned
 from dubito.rng import Rng
 from dubito.schedules import Rise, WarmUp, ends_at_one
-from dubito.target import Batch, Target
+from dubito.target import Batch, Target, random_names
 
 Masked = Literal["nothing", "mean", "weight"]
 WARM_UP = Rise(0.02, 0.1)  # the paper's epochs 4 to 20 of 200
@@ -61,6 +63,16 @@ class SparseVD(Multiplicative):
             raise ValueError(
                 f"SparseVD: threshold is {self.threshold}, which clip={self.clip} never lets a weight pass; take a "
                 "smaller one"
+            )
+
+    def check(self, net: Net, assigned: Mapping[str, Assigned], likelihood: Likelihood) -> None:
+        super().check(net, assigned, likelihood)
+        held = net.layout.split(net.theta())
+        empty = [name for name in matrices(net, random_names(assigned)) if not bool(held[name].any())]
+        if empty and self.masked != "nothing":
+            raise ValueError(
+                f"{', '.join(empty)} starts at 0 throughout, which SparseVD counts as removed and would leave so; use "
+                "masked='nothing' to let it grow, or the prior Fixed() to keep it"
             )
 
     @property
