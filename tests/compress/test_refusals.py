@@ -76,6 +76,12 @@ def test_places_that_hold_no_file_are_refused(posterior, tmp_path):
         compress.write(posterior, tmp_path / "file" / "small.safetensors", (X, Y))
 
 
+def test_a_class_is_no_module(posterior, tmp_path):
+    path = compress.write(posterior, tmp_path / "small.safetensors", (X, Y)).path
+    with pytest.raises(ValueError, match=r"net is <class .*Linear'>, which is no module; give one like that the file"):
+        dubito.load_network(path, nn.Linear)
+
+
 def test_figures_of_another_posterior_or_network_are_refused(posterior):
     plain = dubito.fit(posterior.mean_network(), (X, Y), dubito.MAP(), steps=2, progress=False)
     with pytest.raises(ValueError, match="no log alpha of each weight; give a posterior of SparseVD"):

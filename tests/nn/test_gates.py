@@ -41,6 +41,19 @@ def test_open_gates_change_nothing_and_fold_away(build, x):
     assert not plain[0].weight[0].any()
 
 
+def test_a_transformer_that_looks_into_its_layers_finds_gated_weights():
+    """Without gradients torch takes the weights out of the layers and calls none of them."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    made, x = dubito.nn.gated(nn.Sequential(layer, nn.Linear(8, 2))).eval(), torch.randn(3, 4, 8, generator=G)
+    for gate in (m for m in made.modules() if isinstance(m, dubito.nn.Gate)):
+        nn.init.normal_(gate.weight)
+    called = made(x)
+    with torch.no_grad():
+        torch.testing.assert_close(made(x), called, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(dubito.nn.folded(made)(x), called, rtol=1e-4, atol=1e-5)
+
+
 class Headed(nn.Module):
     """Parts of different depths: the head lies above the layers that come before it."""
 

@@ -55,6 +55,12 @@ def _check_file(path: Path) -> None:
         raise IsADirectoryError(f"{path} is a folder; give the path of a file in it, such as small.safetensors")
 
 
+def _check_module(net: object) -> None:
+    """Refuse the class of a module, or whatever else is none."""
+    if net is not None and not isinstance(net, nn.Module):
+        raise ValueError(f"net is {net!r}, which is no module; give one like that the file was made from")
+
+
 def load_network(path: str | Path, net: nn.Module | None = None) -> nn.Module:
     """The network a file of `save_network` holds, as a plain module in evaluation mode.
 
@@ -62,6 +68,7 @@ def load_network(path: str | Path, net: nn.Module | None = None) -> nn.Module:
     from the file, which may have fewer units than the module had.
     """
     _check_file(path := Path(path))
+    _check_module(net)
     made, tensors = _read(path)
     kinds = [value.dtype for value in tensors.values() if value.is_floating_point()]
     try:

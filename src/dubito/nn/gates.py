@@ -45,7 +45,20 @@ class Gate(nn.Module):
 
 
 class Gated(nn.Sequential):
-    """A layer and the gate on its units."""
+    """A layer and the gate on its units; its weights are those of the layer with the gate in them."""
+
+    @property
+    def weight(self) -> Tensor:
+        """For modules that look into their layers, as transformers do."""
+        return self._scaled("weight")
+
+    @property
+    def bias(self) -> Tensor | None:
+        return None if self[0].bias is None else self._scaled("bias")
+
+    def _scaled(self, name: str) -> Tensor:
+        value, gate = self[0].get_parameter(name), self[1].get_parameter("weight")
+        return value * gate.view(-1, *(1,) * (value.ndim - 1))
 
 
 def gated(net: nn.Module) -> nn.Module:
@@ -82,8 +95,7 @@ def folded(net: nn.Module) -> nn.Module:
 
 def _joined(pair: Gated) -> nn.Module:
     layer = pair[0]
-    size = pair[1].get_parameter("weight").detach().flatten()
     with torch.no_grad():
-        for parameter in layer.parameters():
-            parameter.mul_(size.view(-1, *(1,) * (parameter.ndim - 1)))
+        for name, parameter in layer.named_parameters():
+            parameter.copy_(pair._scaled(name))
     return layer
