@@ -215,13 +215,13 @@ LAYERS = {
 }
 
 
-@pytest.mark.parametrize("estimator", ["local", "flipout"])
+@pytest.mark.parametrize("estimator", ["local", "flipout", "weights"])
 @pytest.mark.parametrize("kind", LAYERS)
 def test_moments_of_every_layers_output(kind, estimator):
     layer, shape = LAYERS[kind]
     x = torch.randn(2, *shape, generator=torch.Generator().manual_seed(1))
     net, scheme = scheme_of(layer, x, estimator)
-    assert not scheme.drawn
+    assert scheme.drawn == (net.layout.names if estimator == "weights" else ())
     mean, std, draws = net.theta(), spread(net), 6000
     noise = {n: z[0] for n, z in net.noise(scheme, x, 1, draws, Rng(0)).items()}
     outputs = runtime.over_members(lambda z: net.noisy(mean, std, x, scheme, z), (noise,), draws, True).flatten(1)

@@ -266,6 +266,8 @@ Uses = Mapping[str, Sequence[Use]]
 
 def scheme(estimator: Estimator, random: Collection[str], one: Uses, two: Uses) -> Scheme:
     """How each random parameter is drawn, from its uses in a pass over one example and in one over two."""
+    if estimator == "weights":
+        return Scheme(estimator, (), tuple(random), dict.fromkeys(random, Path("weights", "")))
     why = {name: _obstacle(one[name], two[name]) for name in random}
     calls: dict[int, dict[str, str]] = {}
     for name in random:
