@@ -164,6 +164,18 @@ def test_wrong_input_is_one_sentence():
         online(runs=0)
     with pytest.raises(ValueError, match="interactions is 0; play at least 1"):
         bandit.play(Known(1), GAME, {"a": 0.0}, 0)
+    with pytest.raises(ValueError, match=r"interactions must be a whole number, got 2\.5"):
+        bandit.play(Known(1), GAME, {"a": 0.0}, 2.5)
+    with pytest.raises(ValueError, match=r"policies come by name, and \['a'\] has none; give {name: epsilon}"):
+        bandit.play(Known(1), GAME, ["a"], 5)
+    with pytest.raises(ValueError, match="epsilon is a probability, got a=often"):
+        bandit.play(Known(1), GAME, {"a": "often"}, 5)
+    with pytest.raises(ValueError, match="contexts or rewards hold NaN or infinity"):
+        bandit.Bandit(X * torch.nan, torch.zeros(len(X), 2), torch.zeros(len(X), 2))
+    with pytest.raises(ValueError, match=r"poisonous holds \[0, 3\]; give 1 for a poisonous one"):
+        bandit.mushrooms(torch.zeros(2, 3), torch.tensor([0, 3]))
+    game = bandit.mushrooms(torch.zeros(2, 3).numpy(), [False, True])
+    assert game.expected.tolist() == [[0.0, 5.0], [0.0, -15.0]]
 
 
 def test_the_prior_is_weighed_against_as_many_data_as_there_are_or_as_told():

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from dubito import plots
+from dubito.config import is_number, whole
 from dubito.loop import History, Record, run
 from dubito.results import Cell, Figure, Result, Table, environment
 from dubito.rng import generator
@@ -56,6 +57,8 @@ class Bandit:
         if self.low.shape != self.high.shape or len(self.low) != len(self.contexts):
             found = f"{tuple(self.contexts.shape)}, {tuple(self.low.shape)} and {tuple(self.high.shape)}"
             raise ValueError(f"contexts (N, F) need rewards (N, actions), got {found}; give one row of each")
+        if not all(bool(part.isfinite().all()) for part in (self.contexts, self.low, self.high)):
+            raise ValueError("contexts or rewards hold NaN or infinity; give finite ones")
 
     @property
     def expected(self) -> Tensor:
@@ -79,6 +82,11 @@ class Bandit:
 
 def mushrooms(x: Tensor, poisonous: Tensor, unit: float = 1.0) -> Bandit:
     """Skip (0) or eat (1): nothing; 5 for an edible one, and -35 or 5 for a poisonous one, in multiples of `unit`."""
+    x, poisonous = torch.as_tensor(x), torch.as_tensor(poisonous)
+    if not bool(((poisonous == 0) | (poisonous == 1)).all()):
+        raise ValueError(
+            f"poisonous holds {poisonous.unique().tolist()[:5]}; give 1 for a poisonous one and 0 for others"
+        )
     poison = poisonous.to(x.dtype)
     skip = torch.zeros_like(poison)
     return Bandit(x, torch.stack([skip, 5 - 40 * poison], 1) * unit, torch.stack([skip, 5 + skip], 1) * unit)
@@ -116,12 +124,9 @@ def play(
 
     Run i of every policy meets the same contexts in the same order.
     """
-    if interactions < 1:
+    if whole("interactions", interactions) < 1:
         raise ValueError(f"interactions is {interactions}; play at least 1")
-    if not policies or learner.runs % len(policies):
-        raise ValueError(f"{learner.runs} runs cannot be shared out to {len(policies)} policies; use a multiple")
-    if bad := [f"{name}={value}" for name, value in policies.items() if not 0 <= value <= 1]:
-        raise ValueError(f"epsilon is a probability, got {bad[0]}; choose it between 0 and 1")
+    _check_policies(policies, learner.runs)
     game = _Game(learner, bandit.to(learner.device), list(policies.values()), seed)
     state, done = game.begin(interactions), 0
     if folder is not None:
@@ -137,6 +142,17 @@ def play(
     )  # fmt: skip
     game.save(state, done)
     return _result(state, list(policies), learner.describe(), interactions)
+
+
+def _check_policies(policies: object, runs: int) -> None:
+    if not isinstance(policies, Mapping):
+        raise ValueError(
+            f"policies come by name, and {policies!r} has none; give {{name: epsilon}}, such as {{'a': 0.0}}"
+        )
+    if not policies or runs % len(policies):
+        raise ValueError(f"{runs} runs cannot be shared out to {len(policies)} policies; use a multiple")
+    if bad := [f"{name}={value}" for name, value in policies.items() if not (is_number(value) and 0 <= value <= 1)]:
+        raise ValueError(f"epsilon is a probability, got {bad[0]}; choose it between 0 and 1")
 
 
 class _Game:
