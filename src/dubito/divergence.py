@@ -19,8 +19,8 @@ from torch import Tensor
 
 from dubito.layout import Stretches, dots
 from dubito.noisy import log_size
-from dubito.priors import LOG_SQRT_2PI
-from dubito.target import FlatPrior, slopes
+from dubito.priors import LOG_SQRT_2PI, slopes
+from dubito.target import FlatPrior
 
 DropoutPrior = Literal["log-uniform", "ard"]
 LEAST = 80.0  # of -log alpha, whose exponential is still finite

@@ -115,6 +115,11 @@ class StudentT(Prior):
         return constant - math.log(self.scale) - half * ((value / self.scale).square() / self.df).log1p()
 
 
+def slopes(value: Tensor, *at: Tensor) -> tuple[Tensor, ...]:
+    """The gradients of a number, 0 where it is a constant, as under a flat prior."""
+    return torch.autograd.grad(value, at) if value.requires_grad else tuple(torch.zeros_like(t) for t in at)
+
+
 @runtime_checkable
 class Density(Protocol):
     """Whatever has a `log_prob`, such as a distribution of torch over one number."""

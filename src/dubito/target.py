@@ -22,7 +22,8 @@ from dubito.layout import Layout, Stretches, Theta, dots, whole
 from dubito.likelihoods import Likelihood
 from dubito.net import Buffers, Mode, Net
 from dubito.noisy import Noise, Scheme
-from dubito.priors import LOG_SQRT_2PI, Assigned, Fixed, Normal, Normals, Point, Prior
+from dubito.pooling import pooled
+from dubito.priors import LOG_SQRT_2PI, Assigned, Fixed, Normal, Normals, Point, Prior, slopes
 from dubito.rng import Rng, isolated_everywhere
 
 
@@ -103,11 +104,6 @@ class FlatPrior:
                 (slope,) = slopes(density.sum(), part)
             value, grad[:, span] = value + density.detach(), slope
         return value, grad
-
-
-def slopes(value: Tensor, *at: Tensor) -> tuple[Tensor, ...]:
-    """The gradients of a number, 0 where it is a constant, as under a flat prior."""
-    return torch.autograd.grad(value, at) if value.requires_grad else tuple(torch.zeros_like(t) for t in at)
 
 
 def _short(vector: Tensor, like: Tensor) -> Tensor:
@@ -343,21 +339,6 @@ class Target:
 
     def _like(self) -> Tensor:
         return torch.empty(0, dtype=self.net.dtype, device=self.net.device)
-
-
-def pooled(log_prob: Tensor, alpha: float) -> Tensor:
-    """What K draws say of each datum together, (K, B) -> (B,): 1/alpha log 1/K sum_k p_k^alpha; their mean at 0.
-
-    The fit of an alpha-divergence in its energy form (Li & Gal 2017, https://arxiv.org/abs/1703.02914). Terms near the
-    largest, as all are for a small alpha, are averaged less 1, in which they would drown.
-    """
-    if alpha == 0 or len(log_prob) == 1:
-        return log_prob.mean(0)
-    scaled = alpha * log_prob
-    best = scaled.detach().amax(0)
-    less = (scaled - best).expm1().mean(0)
-    far = torch.logsumexp(scaled - best, 0) - math.log(len(log_prob))
-    return (best + torch.where(less > -0.5, less.log1p(), far)) / alpha
 
 
 def _mean(log_prob: Tensor, weight: Tensor | None) -> Tensor:

@@ -9,8 +9,9 @@ from torch import nn
 
 import dubito
 from dubito.net import Net
+from dubito.pooling import pooled
 from dubito.priors import assign
-from dubito.target import Batch, Target, pooled
+from dubito.target import Batch, Target
 from dubito.tick import Tick
 
 G = torch.Generator().manual_seed(0)

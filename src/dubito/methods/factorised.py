@@ -24,10 +24,11 @@ from dubito.methods.base import Fate, Info, Method, Weights, check_count, check_
 from dubito.net import Buffers, Net
 from dubito.noisy import Estimator
 from dubito.optim import Optimised, OptimState
+from dubito.pooling import pooled
 from dubito.posteriors.gaussian import GaussianPosterior
 from dubito.priors import Assigned
 from dubito.rng import Rng
-from dubito.target import Batch, FlatPrior, Target, pooled, random_names
+from dubito.target import Batch, FlatPrior, Target, random_names
 from dubito.tick import Number, Tick
 
 
