@@ -57,7 +57,7 @@ class Gated(nn.Sequential):
         return None if self[0].bias is None else self._scaled("bias")
 
     def _scaled(self, name: str) -> Tensor:
-        value, gate = self[0].get_parameter(name), self[1].get_parameter("weight")
+        value, gate = (dict(part.named_parameters())[which] for part, which in ((self[0], name), (self[1], "weight")))
         return value * gate.view(-1, *(1,) * (value.ndim - 1))
 
 
