@@ -87,6 +87,11 @@ def test_data_are_checked_before_anybody_is_asked(tmp_path, data, sentence):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("y", [Y.numpy(), Y.tolist(), Y.unsqueeze(1)])
+def test_known_labels_come_in_any_array(y):
+    assert Known(y)([4, 2], X, 0) == [1, 2]
+
+
 @pytest.mark.parametrize("y", [Y + 0.5, Y * torch.nan, torch.eye(3)[Y % 3]])
 def test_known_labels_are_whole_numbers(y):
     with pytest.raises(ValueError, match="are not one whole number each; number the classes"):

@@ -4,11 +4,13 @@ import csv
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from dubito.inputs import tensors
 from dubito.posteriors.files import make_folder, write_atomically
 from dubito.tasks.base import pixels
 
@@ -28,10 +30,11 @@ class Oracle(Protocol):
 class Known:
     """Labels from an array."""
 
-    def __init__(self, y: Tensor) -> None:
-        if y.numel() != len(y) or bool((y != y.long()).any()):
-            raise ValueError(f"labels of shape {tuple(y.shape)} are not one whole number each; number the classes")
-        self.y = y.reshape(-1)
+    def __init__(self, y: Any) -> None:
+        found = torch.as_tensor(tensors(y))
+        if not found.dim() or found.numel() != len(found) or bool((found != found.long()).any()):
+            raise ValueError(f"labels of shape {tuple(found.shape)} are not one whole number each; number the classes")
+        self.y = found.reshape(-1)
 
     def confirm(self, index: Sequence[int], noted: Sequence[int]) -> None:
         """Refuse labels other than those that a run has learnt from already."""
