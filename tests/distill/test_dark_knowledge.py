@@ -157,6 +157,15 @@ def test_a_dirichlet_student_keeps_the_disagreement(classifier, tmp_path):
     assert torch.equal(again.predict(x).bald, said.bald)
 
 
+def test_a_plain_student_of_a_dirichlet_student_tells_no_disagreement(classifier):
+    teacher, x, _ = classifier
+    taught = dark_knowledge(teacher, x, DarkKnowledge(head="dirichlet"), steps=20, **QUIET)
+    student = dark_knowledge(taught, x, DarkKnowledge(learning_rate=0.02), steps=200, **QUIET)
+    assert metrics.total_variation(student.predict(x).probs, taught.predict(x).probs) < 0.02
+    with pytest.raises(dubito.Undefined, match="no longer disagree"):
+        _ = student.predict(x).bald
+
+
 @pytest.mark.parametrize("wrong", [{"head": "beta"}, {"noise": -1.0}, {"draws": 0}, {"batch_size": 0}])
 def test_wrong_settings_say_so(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):

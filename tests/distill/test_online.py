@@ -280,6 +280,21 @@ def test_a_buffer_that_never_fills_is_an_error(classifier):
         dubito.fit(net(), (x, y), method, steps=50, **QUIET)
 
 
+@pytest.mark.parametrize(
+    ("distiller", "every", "sentence"),
+    [
+        (SMALL, 60, "is full after the last round of the generator, which has one every 60 of 50 updates"),
+        (SMALL, 26, "is full after the last round of the generator, which has one every 26 of 50 updates"),
+        (DarkKnowledge(), 51, "a student learns nothing in 50 steps with a lesson every 51 after a burn-in of 20"),
+    ],
+)
+def test_a_run_without_a_lesson_is_an_error(classifier, distiller, every, sentence):
+    _, x, y = classifier
+    method = dubito.OnlineDistillation(sampler=SAMPLER, distiller=distiller, every=every, buffer=15)
+    with pytest.raises(ValueError, match=sentence):
+        dubito.fit(net(), (x, y), method, steps=50, **QUIET)
+
+
 def test_a_student_with_other_outputs_is_refused(classifier):
     _, x, y = classifier
     method = dubito.OnlineDistillation(sampler=SAMPLER, distiller=DarkKnowledge(student=nn.Linear(3, 5)), every=2)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dubito import schedules
 from dubito.distill.game import Adversarial, Game, GameState
-from dubito.distill.student import DarkKnowledge, Lesson
+from dubito.distill.student import DarkKnowledge, Lesson, LessonState
 from dubito.inputs import Inputs
 from dubito.likelihoods import Likelihood
 from dubito.methods.base import Fate, Method, Sampler, Weights, check_count
@@ -106,7 +106,7 @@ class OnlineDistillation(Method[OnlineState]):
     # -- as a method -------------------------------------------------------------------------------------------
 
     def init(self, theta: Tensor, target: Target, tick: Tick) -> OnlineState:
-        learner: Any = self._lesson(target).init() if self._teaches else self._empty(theta, target, tick)
+        learner: Any = self._novice(target, tick) if self._teaches else self._empty(theta, target, tick)
         return OnlineState(self.sampler.init(theta, target, tick), learner, theta.new_zeros(1))
 
     def step(self, state: OnlineState, batch: Batch, target: Target, tick: Tick) -> tuple[OnlineState, OnlineInfo]:
@@ -176,6 +176,11 @@ class OnlineDistillation(Method[OnlineState]):
                 f"a buffer of {self.buffer} does not fit a run that keeps {kept} samples of {len(theta)} chains; "
                 f"choose one between {len(theta)} and {kept}, take more steps, or a smaller burn_in or thin"
             )
+        if self._entered(tick.steps // self.every * self.every, len(theta)) < self.buffer:
+            raise ValueError(
+                f"a buffer of {self.buffer} is full after the last round of the generator, which has one every "
+                f"{self.every} of {tick.steps} updates; take more steps, or a smaller buffer or every"
+            )
         game = self._game(target).init(tick.rng.child("game"), theta)
         return Buffered(
             game, theta.new_zeros(self.buffer, theta.shape[1]), torch.zeros_like(theta[0]), torch.ones_like(theta[0])
@@ -225,6 +230,15 @@ class OnlineDistillation(Method[OnlineState]):
 
     # -- a student ---------------------------------------------------------------------------------------------
 
+    def _novice(self, target: Target, tick: Tick) -> LessonState:
+        """A student before its first lesson, of which the run must hold at least one."""
+        if not self._lessons_after(tick.steps):
+            raise ValueError(
+                f"a student learns nothing in {tick.steps} steps with a lesson every {self.every} after a burn-in of "
+                f"{self.sampler.burn_in}; take more steps, or a smaller burn_in or every"
+            )
+        return self._lesson(target).init()
+
     def _teach(self, state: OnlineState, theta: Tensor, batch: Batch, target: Target, tick: Tick) -> None:
         """A lesson from the chains' present positions, at the inputs of the batch."""
         lesson = self._lesson(target)
@@ -236,12 +250,13 @@ class OnlineDistillation(Method[OnlineState]):
 
     def _school_time(self, tick: Tick, number: int) -> Tick:
         """The time of a lesson, counted in lessons."""
-        missed = self.sampler.burn_in // self.every
+        return tick.on(
+            lambda step: self._lessons_after(step + 1 - self.every) + number, self._lessons_after(tick.steps)
+        )
 
-        def lessons(updates: int) -> int:
-            return max(0, updates // self.every - missed) * self.rounds
-
-        return tick.on(lambda step: lessons(step + 1 - self.every) + number, lessons(tick.steps))
+    def _lessons_after(self, updates: int) -> int:
+        """How many lessons the first so many updates hold."""
+        return max(0, updates // self.every - self.sampler.burn_in // self.every) * self.rounds
 
     def _lesson(self, target: Target) -> Lesson:
         """The lesson for a target, made once: it holds a copy of the student."""

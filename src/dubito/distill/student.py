@@ -168,6 +168,8 @@ def _student_likelihood(settings: DarkKnowledge, taught: Likelihood) -> Likeliho
         raise ValueError(
             f"{taught!r} has no predictive distribution for a student to learn; distil into a generator or a mixture"
         )
+    if isinstance(taught, Dirichlet):  # of which a plain head learns the mean alone
+        return Categorical(taught.ignore_index, taught.class_axis)
     return replace(taught)  # type: ignore[type-var]
 
 
