@@ -63,6 +63,18 @@ def test_regression_has_no_agreement():
     assert result.numbers["b"]["nearness"]["agreement"] is None and "rmse" in result.numbers["b"]["scores"]
 
 
+def test_classes_are_the_same_and_doubt_of_a_pixel_detects_no_input(shown):
+    posteriors, x, y = shown
+    three = dubito.fit(nn.Linear(2, 3), (x, y), dubito.MAP(), steps=1, **QUIET)
+    with pytest.raises(ValueError, match=r"'three' gives \(3,\) probabilities for an input and 'chain' \(2,\)"):
+        dubito.compare({"chain": posteriors["chain"], "three": three}, (x, y), draws=2, timed_rows=1)
+    x, y = torch.rand(6, 1, 2, 2), torch.arange(24).view(6, 2, 2) % 3
+    net, likelihood = nn.Conv2d(1, 3, 1), dubito.Categorical(class_axis=1)
+    pixels = dubito.fit(net, (x, y), dubito.DeepEnsemble(), likelihood=likelihood, members=2, steps=2, **QUIET)
+    found = dubito.compare({"pixels": pixels}, (x, y), outside=x, draws=2, timed_rows=1).numbers["pixels"]
+    assert found["detection"] == {"entropy": None, "bald": None} and found["scores"]["accuracy"] >= 0
+
+
 def test_nothing_to_compare():
     with pytest.raises(ValueError, match="nothing to compare"):
         dubito.compare({}, (torch.zeros(1, 1), torch.zeros(1)))

@@ -57,6 +57,7 @@ def compare(
     if whole("timed_rows", timed_rows) < 1:
         raise ValueError(f"timed_rows is {timed_rows}; give the rows whose prediction is timed, at least 1")
     x, y = tensors(data[0]), tensors(data[1])
+    _check_answers(posteriors, x)
     beyond = None if outside is None else tensors(outside)
     teacher = next(iter(posteriors.values())).predict(x, draws=draws, seed=seed)
     found = {
@@ -88,6 +89,23 @@ def _check(posteriors: Mapping[str, Posterior], data: Any) -> None:
         if posterior.likelihood.kind != teacher.likelihood.kind:
             kinds = f"{posterior.likelihood.kind} and {teacher.likelihood.kind}"
             raise ValueError(f"{name!r} and {first!r} answer different questions, {kinds}; compare each with its own")
+
+
+def _check_answers(posteriors: Mapping[str, Posterior], x: Any) -> None:
+    """Refuse classifiers of other classes than the first's, before any work."""
+    one = rows(x, slice(1))
+    shapes = {
+        name: tuple(posterior.predict(one, draws=1).probs.shape[1:])
+        for name, posterior in posteriors.items()
+        if posterior.likelihood.kind == "classification"
+    }
+    for name, shape in shapes.items():
+        first, wanted = next(iter(shapes.items()))
+        if shape != wanted:
+            raise ValueError(
+                f"{name!r} gives {shape} probabilities for an input and {first!r} {wanted}; compare posteriors of the "
+                "same classes"
+            )
 
 
 def _compared(
@@ -152,11 +170,12 @@ def _scores(prediction: Prediction, y: Tensor) -> dict[str, float]:
 
 
 def _auroc(inside: Prediction, outside: Prediction | None, measure: str) -> float | None:
-    """How well a measure tells inputs apart; None where it does not exist, as BALD of one network."""
+    """How well a measure tells inputs apart; None where it does not exist, as BALD of one network or of each pixel."""
     try:
-        return None if outside is None else metrics.auroc(getattr(inside, measure), getattr(outside, measure))
+        pair = None if outside is None else (getattr(inside, measure), getattr(outside, measure))
     except Undefined:
         return None
+    return None if pair is None or pair[0].dim() != 1 else metrics.auroc(*pair)
 
 
 def _nearness(prediction: Prediction, teacher: Prediction | None) -> dict[str, float | None]:

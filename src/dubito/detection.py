@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dubito.config import is_number
 from dubito.rng import generator
 
 Array: TypeAlias = Tensor | NDArray[Any]
@@ -141,8 +142,8 @@ def intervals(
 
 def check_intervals(rounds: int, level: float) -> None:
     """Refuse too few bootstrap samples, and a level that is none."""
-    if not 0.0 < level < 1.0:
-        raise ValueError(f"level={level} is no confidence level; give one between 0 and 1, such as 0.95.")
+    if not (is_number(level) and 0.0 < level < 1.0):
+        raise ValueError(f"level={level!r} is no confidence level; give one between 0 and 1, such as 0.95.")
     if rounds < 2:
         raise ValueError(f"rounds={rounds} bootstrap samples have no spread; give 1000 or so.")
 

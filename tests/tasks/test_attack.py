@@ -112,6 +112,17 @@ def test_targeted_fgsm_by_hand_on_a_plain_network():
     torch.testing.assert_close(TargetedFGSM(target=2, steps=5).perturb(point(net), x), now)
 
 
+def test_targeted_fgsm_moves_all_pixels_of_a_map():
+    x, likelihood = torch.rand(4, 1, 3, 3), dubito.Categorical(class_axis=1)
+    net = nn.Conv2d(1, 3, 3, padding=1)
+    y = torch.zeros(4, 3, 3, dtype=torch.long)
+    maps = dubito.fit(net, (x, y), dubito.MAP(), likelihood=likelihood, steps=1, progress=False)
+    found = TargetedFGSM(target=2, steps=1).perturb(maps, x)
+    by = maps.mean_network()(x.requires_grad_()).log_softmax(1)[:, 2].sum()
+    (slope,) = torch.autograd.grad(by, x)
+    assert torch.allclose(found, (x + 0.01 * slope.sign()).clamp(0, 1).detach(), atol=1e-6)
+
+
 def test_attacks_equal_foolbox():
     foolbox = pytest.importorskip("foolbox")
     net, (x, y) = plain(), rows()

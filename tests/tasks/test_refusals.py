@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import dubito
-from dubito.tasks import FGSM, OOD, PGD, Robustness, Selective, TargetedFGSM, Trajectory
+from dubito.tasks import FGSM, OOD, PGD, Active, Robustness, Selective, TargetedFGSM, Trajectory
 
 X = torch.rand(12, 4, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(12) % 3
@@ -47,6 +47,13 @@ def posteriors() -> dict[str, dubito.Posterior]:
         (Trajectory, {"every": 1.5}, "Trajectory: every must be a whole number, got 1.5"),
         (PGD, {"steps": 2.5}, "PGD: steps must be a whole number, got 2.5"),
         (PGD, {"restarts": 1.5}, "PGD: restarts must be a whole number, got 1.5"),
+        (FGSM, {"epsilon": "0.1"}, "epsilon='0.1' must be 0 or more"),
+        (PGD, {"step_size": "0.1"}, "step_size='0.1' must be positive"),
+        (Robustness, {"epsilons": (0.1, 0.1)}, r"epsilons=\(0.1, 0.1\) hold one number twice"),
+        (Robustness, {"sources": [1]}, r"sources=\[1\] come by name; give \{name: posterior or network\}"),
+        (OOD, {"level": "0.9"}, "level='0.9' is no confidence level"),
+        (Selective, {"target_error": "0.1"}, "target_error='0.1' is no error rate"),
+        (Active, {"sharpness": "1"}, "sharpness='1' must be positive and finite"),
     ],
 )
 def test_settings_that_cannot_be(task, settings, sentence):
@@ -66,9 +73,10 @@ def test_data_come_by_name(task, posteriors):
         task.run(posteriors, [X, Y])
 
 
-def test_bounds_are_two_numbers(posteriors):
-    with pytest.raises(ValueError, match=r"bounds=\(0,\) hold no range; give the least and the largest"):
-        FGSM().perturb(posteriors["MAP"], X, Y, bounds=(0,))
+@pytest.mark.parametrize("bounds", [(0,), 1.0, ("low", "high"), (0.0, float("inf")), (float("nan"), 1.0)])
+def test_bounds_are_two_numbers(posteriors, bounds):
+    with pytest.raises(ValueError, match="hold no range; give the least and the largest"):
+        FGSM().perturb(posteriors["MAP"], X, Y, bounds=bounds)
 
 
 def test_attacks_refuse_a_module_and_inputs_of_another_shape(posteriors):
@@ -99,6 +107,18 @@ def test_labels_in_a_column_are_labels(posteriors):
     rows, column = (task.run(posteriors, {"test": (X, y)}).numbers["error"] for y in (Y, Y[:, None]))
     assert rows == column
     assert OOD(draws=1, bootstrap=0, shown=0).run(posteriors, {"inside": (X, Y[:, None]), "outside": X})
+    attacks = Robustness(draws=1, bootstrap=0, shown=0, epsilons=(0.1,))
+    rows, column = (attacks.run(posteriors, {"test": (X, y)}).numbers for y in (Y, Y[:, None]))
+    assert rows == column
+
+
+@pytest.mark.parametrize("task", [OOD(), Selective(), Robustness(), Trajectory()])
+def test_a_task_takes_one_answer_for_an_input(task):
+    x, y = torch.rand(6, 1, 2, 2), torch.arange(24).view(6, 2, 2) % 3
+    likelihood = dubito.Categorical(class_axis=1)
+    pixels = dubito.fit(nn.Conv2d(1, 3, 1), (x, y), dubito.MAP(), likelihood=likelihood, steps=2, progress=False)
+    with pytest.raises(ValueError, match=r"an input has \(2, 2\) answers, one for each token, pixel or label"):
+        task.run({"pixels": pixels}, {"test": (x, y)} | ({"inside": x, "outside": x} if task == OOD() else {}))
 
 
 def test_a_mean_network_stands_in_for_its_posterior():

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dubito import schedules
+from dubito.config import is_number
 from dubito.distill.critic import Critic
 from dubito.distill.optimisers import Moments, Optimiser
 from dubito.methods.base import check_count, check_positive
@@ -63,8 +64,8 @@ class Adversarial:
             check_count(self, name, getattr(self, name), 1)
         for name in ("rank", "critic_steps"):
             check_count(self, name, 1 if getattr(self, name) is None else getattr(self, name), 1)
-        if not 0 <= self.averaging < 1:
-            raise ValueError(f"Adversarial: averaging must lie in [0, 1), got {self.averaging}")
+        if not (is_number(self.averaging) and 0 <= self.averaging < 1):
+            raise ValueError(f"Adversarial: averaging must lie in [0, 1), got {self.averaging!r}")
         schedules.parse(self.schedule)
         check_positive(self, "penalty", self.penalty)
         check_positive(self, "clip", self.clip)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
+from dubito.config import check_positive, is_number
 from dubito.optim import EPSILON
 
 
@@ -31,10 +32,10 @@ class Optimiser:
     def __post_init__(self) -> None:
         if self.kind not in ("adam", "rmsprop"):
             raise ValueError(f"unknown optimiser {self.kind!r}; use 'adam' or 'rmsprop'")
-        if not self.learning_rate > 0:
-            raise ValueError(f"learning_rate must be positive, got {self.learning_rate}")
-        if not 0 <= self.first_decay < 1 or not 0 <= self.second_decay < 1:
-            raise ValueError(f"decay rates must lie in [0, 1), got {self.first_decay} and {self.second_decay}")
+        check_positive(self, "learning_rate", self.learning_rate)
+        decays = (self.first_decay, self.second_decay)
+        if not all(is_number(decay) and 0 <= decay < 1 for decay in decays):
+            raise ValueError(f"decay rates must lie in [0, 1), got {decays[0]!r} and {decays[1]!r}")
 
     def init(self, parameters: Mapping[str, Tensor]) -> Moments:
         """Zero moments."""

@@ -10,7 +10,6 @@ and Gales (2020), https://arxiv.org/abs/1905.00076. Any number of teacher draws 
 on average.
 """
 
-import math
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from dubito.config import is_number
 from dubito.functions import widest
 from dubito.inputs import Inputs, plain
 from dubito.likelihoods import Categorical, Dirichlet, Gaussian, HeteroscedasticGaussian, Likelihood
@@ -51,8 +51,9 @@ class DarkKnowledge(Optimised):
         check_count(self, "draws", self.draws, 1)
         check_count(self, "batch_size", self.batch_size, 1)
         for name in ("noise", "weight_decay"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"DarkKnowledge: {name} must be finite and not negative, got {getattr(self, name)}")
+            value = getattr(self, name)
+            if not (is_number(value) and value >= 0):
+                raise ValueError(f"DarkKnowledge: {name} must be finite and not negative, got {value!r}")
         if not isinstance(self.student, nn.Module | None):
             raise ValueError(
                 f"DarkKnowledge: student is {self.student!r}; give a network, an nn.Module, or leave it out"

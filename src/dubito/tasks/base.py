@@ -129,6 +129,16 @@ def check_numbers(task: object, draws: int, shown: int = 0, bootstrap: int = 0, 
     check_intervals(bootstrap or 2, level)
 
 
+def check_single(prediction: Prediction) -> None:
+    """Refuse networks that answer an input several times: a task takes one doubt for each."""
+    event = tuple(prediction.probs.shape[1:-1])
+    if event:
+        raise ValueError(
+            f"an input has {event} answers, one for each token, pixel or label, and tasks take one; give posteriors of "
+            "networks that answer once for an input"
+        )
+
+
 def doubt(prediction: Prediction, score: str) -> Tensor:
     """(N,): higher means more doubt; raises `Undefined` where the score cannot exist."""
     check_scores([score])
@@ -147,6 +157,7 @@ class Doubts(NamedTuple):
 
 def doubts(prediction: Prediction, scores: Iterable[str]) -> Doubts:
     """Several scores of one prediction."""
+    check_single(prediction)
     found, why_not = {}, {}
     for score in scores:
         try:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dubito import metrics, plots
-from dubito.config import check_count
+from dubito.config import check_count, is_number
 from dubito.posteriors.base import Posterior
 from dubito.results import Cell, Figure, Result, Table, environment
 from dubito.tasks.base import (
@@ -67,8 +67,8 @@ class Selective:
             raise ValueError(f"counts={self.counts!r} is no tuple of numbers; give one, such as (10, 100)")
         for count in self.counts:
             check_count(self, "counts", count, 1)
-        if not 0 <= self.target_error < 1:
-            raise ValueError(f"target_error={self.target_error} is no error rate; give one from 0 to below 1")
+        if not (is_number(self.target_error) and 0 <= self.target_error < 1):
+            raise ValueError(f"target_error={self.target_error!r} is no error rate; give one from 0 to below 1")
 
     def run(self, posteriors: Posteriors, data: Mapping[str, Data]) -> Result:
         """Every posterior by every score."""

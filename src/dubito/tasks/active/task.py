@@ -5,7 +5,6 @@ goes on with the same choices (bit for bit on the CPU).
 """
 
 import hashlib
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dubito import metrics, plots
-from dubito.config import check_count, suggestion
+from dubito.config import check_count, is_number, suggestion
 from dubito.inputs import check_finite
 from dubito.posteriors.base import Posterior, check_posterior
 from dubito.results import Figure, Result, Table, environment
@@ -65,10 +64,10 @@ class Active:
             check_count(self, "pool_subset", self.pool_subset, 1)
             if self.pool_subset < self.batch:
                 raise ValueError(f"pool_subset={self.pool_subset} holds no batch of {self.batch}; give more rows")
-        if self.sharpness is not None and not 0 < self.sharpness < math.inf:
+        if self.sharpness is not None and not (is_number(self.sharpness) and self.sharpness > 0):
             raise ValueError(
-                f"sharpness={self.sharpness} must be positive and finite; 0 would be acquisition='random', and without "
-                "it the best are taken"
+                f"sharpness={self.sharpness!r} must be positive and finite; 0 would be acquisition='random', and "
+                "without it the best are taken"
             )
         if self.sharpness is not None and self.acquisition in ("random", "batch_bald"):
             raise ValueError(f"sharpness belongs to acquisition by a score, not to {self.acquisition}; leave it out")

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from dubito.config import check_count
+from dubito.config import check_count, is_number
 from dubito.inputs import check_finite, tensors
 from dubito.posteriors.base import Posterior, check_posterior
 from dubito.rng import generator
@@ -40,8 +40,9 @@ class Attack(ABC):
     def __post_init__(self) -> None:
         if self.epsilon is None and not self.boundless:
             raise ValueError(f"{type(self).__name__} needs a ball to stay in; give epsilon, in units of [0, 1] pixels")
-        if self.epsilon is not None and not self.epsilon >= 0:
-            raise ValueError(f"epsilon={self.epsilon} must be 0 or more, in units of [0, 1] pixels")
+        epsilon: Any = self.epsilon
+        if epsilon is not None and not ((is_number(epsilon) or epsilon == torch.inf) and epsilon >= 0):
+            raise ValueError(f"epsilon={epsilon!r} must be 0 or more, in units of [0, 1] pixels")
         check_count(self, "draws", self.draws, 1)
 
     @abstractmethod
@@ -51,12 +52,13 @@ class Attack(ABC):
     def path(self, posterior: Posterior, x: Any, y: Any = None, *, bounds: Bounds = (0.0, 1.0)) -> Iterator[Tensor]:
         """The inputs after each step; without labels, away from what the attacked networks predict."""
         check_posterior(posterior)
-        given = _checked(tensors(x), bounds)
+        ends = _ends(bounds)
+        given = _checked(tensors(x), ends)
         victim = Victim(posterior, self.draws, self.fresh, self.seed)
         start = victim.prepared(given)
         labels = self.aim(victim, start, y)
         victim.check(start, labels)
-        yield from self.moves(victim, start, labels.to(start.device), bounds)
+        yield from self.moves(victim, start, labels.to(start.device), ends)
 
     def perturb(self, posterior: Posterior, x: Any, y: Any = None, *, bounds: Bounds = (0.0, 1.0)) -> Tensor:
         """The inputs at the end of the attack, on the posterior's device."""
@@ -122,7 +124,9 @@ class TargetedFGSM(Attack):
             yield now
 
     def aim(self, victim: Victim, x: Tensor, y: Any) -> Tensor:
-        return torch.full((len(x),), self.target, dtype=torch.long)
+        single = victim.posterior.likelihood.kind != "classification"
+        event = () if single else victim.labels(x[:1]).shape[1:]  # an input has a class for each token or pixel
+        return torch.full((len(x), *event), self.target, dtype=torch.long)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,14 +197,23 @@ def _norms(x: Tensor) -> Tensor:
 
 def _check_steps(attack: Attack, steps: int, step_size: float | None) -> None:
     check_count(attack, "steps", steps, 1)
-    if step_size is not None and not step_size > 0:
-        raise ValueError(f"step_size={step_size} must be positive, in units of [0, 1] pixels")
+    if step_size is not None and not (is_number(step_size) and step_size > 0):
+        raise ValueError(f"step_size={step_size!r} must be positive, in units of [0, 1] pixels")
+
+
+def _ends(bounds: Any) -> Bounds:
+    """The least and the largest value of an input."""
+    try:
+        low, high = map(float, bounds)
+    except (TypeError, ValueError):
+        low = high = torch.nan
+    if not -torch.inf < low < high < torch.inf:
+        raise ValueError(f"bounds={bounds} hold no range; give the least and the largest value of an input")
+    return low, high
 
 
 def _checked(x: Any, bounds: Bounds) -> Tensor:
     """Refuse what cannot be moved, or lies outside the range already."""
-    if not isinstance(bounds, tuple | list) or len(bounds) != 2 or not bounds[0] < bounds[1]:
-        raise ValueError(f"bounds={bounds} hold no range; give the least and the largest value of an input")
     if not isinstance(x, Tensor) or not x.is_floating_point():
         raise ValueError("only inputs in one tensor of real numbers can be moved a little; tokens and tuples cannot")
     if not x.numel():

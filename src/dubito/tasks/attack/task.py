@@ -30,6 +30,7 @@ from dubito.tasks.base import (
     check_numbers,
     check_posteriors,
     check_scores,
+    check_single,
     detected,
     doubts,
     named,
@@ -52,6 +53,7 @@ class Fared(NamedTuple):
 
 def fared(prediction: Prediction, y: Tensor) -> Fared:
     """Accuracy and mean entropy in nats."""
+    check_single(prediction)
     right, entropy = 1 - wrong(prediction, y).double(), prediction.entropy.double()
     return Fared(*_mean(right), *_mean(entropy))
 
@@ -91,6 +93,10 @@ class Robustness:
             raise ValueError(f"epsilons={self.epsilons!r} is no tuple of numbers; give one, such as (0.1, 0.2)")
         for epsilon in self.epsilons:
             self._at(epsilon)  # refuses what the attack cannot take before the first one runs
+        if len({f"{epsilon:g}" for epsilon in self.epsilons}) < len(self.epsilons):
+            raise ValueError(f"epsilons={self.epsilons} hold one number twice, to six digits; give each once")
+        if not isinstance(self.sources, Mapping):
+            raise ValueError(f"sources={self.sources!r} come by name; give {{name: posterior or network}}")
         check_scores(self.scores)
         check_numbers(self, self.draws, self.shown, self.bootstrap, self.level)
 
@@ -125,7 +131,8 @@ class Robustness:
 
     def _perturbed(self, name: str, posterior: Posterior, test: Labelled, attack: Attack) -> Tensor:
         attacked = _stand_in(self.sources.get(name, posterior), posterior)
-        return attack.perturb(attacked, test.x, test.labels, bounds=self.bounds)
+        y = test.labels.reshape(-1) if test.labels.numel() == test.size else test.labels  # labels may stand in a column
+        return attack.perturb(attacked, test.x, y, bounds=self.bounds)
 
     def _predict(self, posterior: Posterior, x: Any) -> Prediction:
         return posterior.predict(x, self.draws, self.seed, keep_draws=False)
