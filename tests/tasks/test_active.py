@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -225,8 +226,6 @@ def test_wrong_answers_of_an_oracle_are_not_noted(tmp_path):
 
 
 def test_more_rounds_extend_a_run_and_other_settings_are_refused(tmp_path):
-    from dataclasses import replace
-
     short = TASK.run(refit, DATA, folder=tmp_path).numbers
     longer = replace(TASK, rounds=4).run(refit, DATA, folder=tmp_path).numbers
     assert longer["chosen"][:4] == short["chosen"] and len(longer["chosen"]) == 5
@@ -244,6 +243,25 @@ def test_a_run_does_not_go_on_with_other_labels(tmp_path):
     with pytest.raises(ValueError, match=r"but the folder's run was told [012]; give the same"):
         TASK.run(refit, {**DATA, "pool": (x, (y + 1) % 3)}, folder=tmp_path)
     assert TASK.run(refit, DATA, folder=tmp_path).numbers == before
+
+
+@pytest.mark.parametrize("before", [{}, {"test": rows(31)}])
+def test_other_test_rows_are_scored_in_every_round(tmp_path, before):
+    pool = {"pool": DATA["pool"]}
+    TASK.run(refit, {**pool, **before}, folder=tmp_path)
+    more = replace(TASK, rounds=4)
+    whole = more.run(refit, DATA).numbers
+    assert more.run(refit, DATA, folder=tmp_path).numbers == whole
+    finished, none = counting(0)
+    assert more.run(finished, DATA, folder=tmp_path).numbers == whole and none == []
+
+
+def test_a_run_that_goes_on_without_test_rows_keeps_its_scores(tmp_path):
+    TASK.run(refit, DATA, folder=tmp_path)
+    more, pool = replace(TASK, rounds=4), {"pool": DATA["pool"]}
+    assert "accuracy" not in more.run(refit, pool, folder=tmp_path).numbers
+    again, seen = counting(99)
+    assert more.run(again, DATA, folder=tmp_path).numbers == more.run(refit, DATA).numbers and len(seen) == 1
 
 
 def fill(table, labels: dict[int, object]) -> None:

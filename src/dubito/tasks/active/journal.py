@@ -29,6 +29,7 @@ class Journal:
     settings: dict[str, Any]
     folder: Path | None = None
     blocks: list[Block] = field(default_factory=list)
+    judged_on: str | None = None  # the rows behind the scores, by their digest
 
     @classmethod
     def open(cls, folder: str | Path | None, settings: Mapping[str, Any]) -> "Journal":
@@ -44,17 +45,25 @@ class Journal:
             if record["format"] > FORMAT:
                 raise ValueError(f"format {record['format']} is newer than this dubito")
             blocks = [Block(**block) for block in record["blocks"]]
-            there = record["settings"]
+            there, judged_on = record["settings"], record.get("judged_on")
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path / FILE} is damaged ({error}); restore it, or begin in another folder") from error
         if other := difference(there, plain):
             raise ValueError(f"{path} holds a run with other settings ({'; '.join(other)}); choose another folder")
-        return cls(plain, path, blocks)
+        return cls(plain, path, blocks, judged_on)
+
+    def judge_on(self, digest: str) -> None:
+        """Scores are on these rows from now on: those on others, or on none, are forgotten and made again."""
+        for block in self.blocks:
+            if not block.scores or self.judged_on not in (None, digest):
+                block.scores = None
+        self.judged_on = digest
 
     def save(self) -> None:
         """Put the present state in place, durably: a person's work is in it."""
         if self.folder is not None:
-            record = {"format": FORMAT, "settings": self.settings, "blocks": [asdict(block) for block in self.blocks]}
+            blocks = [asdict(block) for block in self.blocks]
+            record = {"format": FORMAT, "settings": self.settings, "judged_on": self.judged_on, "blocks": blocks}
             write_atomically(self.folder / FILE, json.dumps(record, indent=1).encode(), durable=True)
 
     @property

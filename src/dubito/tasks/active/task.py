@@ -14,6 +14,7 @@ from typing import Any, get_args
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from dubito import metrics, plots
 from dubito.config import check_count, is_number, suggestion
@@ -99,6 +100,8 @@ class Active:
             wanted = self.start + self.rounds * self.batch
             raise ValueError(f"{wanted} labels are asked for but the pool has {pool.size} rows; ask for fewer")
         journal = Journal.open(folder, {**self._settings(pool), "recipe": dict(recipe or {})})
+        if test is not None:
+            journal.judge_on(_digest(test.x, test.labels))
         asked = oracle or Known(pool.labels)
         if isinstance(asked, Known):
             asked.confirm(journal.rows, journal.labels)
@@ -119,8 +122,7 @@ class Active:
     def _settings(self, pool: Labelled) -> dict[str, Any]:
         """What must be the same for a run to go on; more rounds may be asked for."""
         mine = {name: value for name, value in asdict(self).items() if name not in ("rounds", "progress")}
-        digest = hashlib.sha256(pool.x.detach().cpu().contiguous().numpy().tobytes()).hexdigest()[:16]
-        return {**mine, "pool": pool.size, "pool_digest": digest}
+        return {**mine, "pool": pool.size, "pool_digest": _digest(pool.x)}
 
     def _block(self, number: int, journal: Journal, pool: Labelled, posterior: Posterior | None) -> Block:
         """The rows of a round; new ones are noted before anybody is asked about them."""
@@ -164,7 +166,7 @@ class Active:
     def _result(self, blocks: Sequence[Block], pool: Labelled, test: Labelled | None) -> Result:
         counts = [len(block.chosen) for block in blocks]
         labels = [sum(counts[: i + 1]) for i in range(len(counts))]
-        names = list(blocks[0].scores or {})
+        names = [name for name in blocks[0].scores or {} if all(name in (block.scores or {}) for block in blocks)]
         curves = {name: [(block.scores or {})[name] for block in blocks] for name in names}
         needed = (
             {f"{e:g}": labels_needed(labels, curves["accuracy"], e) for e in ERRORS} if "accuracy" in curves else {}
@@ -186,6 +188,14 @@ class Active:
             settings=asdict(self),
             environment=environment(),
         )
+
+
+def _digest(*values: Any) -> str:
+    """Tells some rows from others."""
+    found = hashlib.sha256()
+    for leaf in tree_leaves(values):
+        found.update(leaf.detach().cpu().flatten().contiguous().view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()[:16]
 
 
 def first(pool: Labelled, k: int, seed: int) -> list[int]:
