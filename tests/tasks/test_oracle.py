@@ -1,5 +1,6 @@
 """Who answers, and what becomes of answers that are none: nothing is noted, and one sentence says why."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -85,6 +86,11 @@ def test_data_are_checked_before_anybody_is_asked(tmp_path, data, sentence):
     with pytest.raises(ValueError, match=sentence):
         TASK.run(refit, data, folder=tmp_path, oracle=Person(tmp_path, 3))
     assert not list(tmp_path.iterdir())
+
+
+def test_classes_may_be_numbers_and_names_of_numpy(tmp_path):
+    assert asked(tmp_path / "names", "row,label\n5,dog\n7,cat\n", np.array(["cat", "dog"])) == [1, 0]
+    assert asked(tmp_path / "number", "row,label\n5,1\n7,2\n", np.int64(3)) == [1, 2]
 
 
 @pytest.mark.parametrize("y", [Y.numpy(), Y.tolist(), Y.unsqueeze(1)])

@@ -3,11 +3,13 @@
 import csv
 import io
 from collections.abc import Sequence
+from numbers import Integral
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dubito.inputs import tensors
@@ -58,11 +60,12 @@ class Person:
     classes: how many there are, or their names, which may then be written instead of numbers.
     """
 
-    def __init__(self, folder: str | Path, classes: int | Sequence[str]) -> None:
-        self.folder = Path(folder)
-        if isinstance(classes, str) or not isinstance(classes, int | Sequence):
+    def __init__(self, folder: str | Path, classes: int | Sequence[str] | NDArray[Any]) -> None:
+        self.folder, given = Path(folder), cast(Any, classes)
+        numbered = isinstance(given, Integral)  # numpy's whole numbers too
+        if isinstance(given, str) or not (numbered or isinstance(given, Sequence | np.ndarray)):
             raise ValueError(f"classes={classes!r} are no classes; give their number, or their names in a list")
-        names = [str(i) for i in range(classes)] if isinstance(classes, int) else [str(name) for name in classes]
+        names = [str(name) for name in (range(given) if numbered else given)]
         count = len(names)
         if len(set(names)) != count:
             raise ValueError(f"classes={names} names one class twice; give each a name of its own")
@@ -72,7 +75,7 @@ class Person:
         numbers = {str(i): i for i in range(count)}
         if not numbers.keys() & self.words.keys():  # names that are numbers mean themselves
             self.words |= numbers
-        self.hint = f"0 to {count - 1}" if isinstance(classes, int) else f"one of {', '.join(names)}"
+        self.hint = f"0 to {count - 1}" if numbered else f"one of {', '.join(names)}"
 
     def __call__(self, index: Sequence[int], x: Tensor, number: int) -> list[int]:
         table = self.folder / f"to-label-{number:03d}.csv"
