@@ -118,6 +118,18 @@ def test_a_chain_on_disk_is_read_by_row_and_gives_the_same(classifier, tmp_path,
     torch.testing.assert_close(weights(adversarial(chain, SMALL, steps=3, **QUIET)), weights(resident))
 
 
+@pytest.mark.parametrize("rank", [None, 1])
+def test_weights_that_never_move_stay_where_they_are(classifier, rank):
+    _, x, y = classifier
+    prior = {"*.bias": dubito.Point(), "*": dubito.Normal(1.0)}
+    net = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2))
+    teacher = dubito.fit(net, (x, y), dubito.Variational(), prior=prior, steps=20, **QUIET)
+    found = adversarial(teacher, replace(SMALL, rank=rank), steps=2, **QUIET).sample(5)
+    still = teacher.sample(1)
+    for name in found:
+        assert torch.allclose(found[name], still[name], atol=1e-6, rtol=0) == name.endswith("bias")
+
+
 @pytest.mark.parametrize("scaled", [True, False])
 def test_the_game_sees_standardised_weights_or_raw_ones(known, scaled):
     theta, device = known.posterior.thetas(10_000), torch.device("cpu")

@@ -92,6 +92,17 @@ def test_components_do_not_collapse_on_single_vectors():
         mixture(few, Mixture(components=7), **QUIET)
 
 
+@pytest.mark.parametrize("components", [1, 2])
+def test_weights_that_never_move_stay_where_they_are(components):
+    theta = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
+    theta[:, 1] = 0.3
+    net = dubito.net.Net(nn.Linear(3, 1))
+    teacher = SamplesPosterior(net, dubito.Gaussian(std=1.0), MemorySamples(theta.unsqueeze(1)), "chain")
+    fitted = mixture(teacher, Mixture(components=components), **QUIET)
+    assert (fitted.thetas(20)[:, 1] == theta[0, 1]).all() and (fitted.std[:, [0, 2, 3]] > 0).all()
+    assert torch.isfinite(fitted.log_prob(theta)).all()
+
+
 def test_only_distributions_over_weights_can_be_teachers():
     x = torch.randn(20, 3)
     net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))

@@ -20,14 +20,14 @@ FRESH = 10_000  # vectors drawn from a teacher that makes them as they are asked
 
 
 class Standard(NamedTuple):
-    """An affine map of each coordinate: theta = shift + scale * standardised."""
+    """An affine map of each coordinate: theta = shift + scale * standardised; scale 0 where theta never moves."""
 
     shift: Tensor
     scale: Tensor
 
     def inward(self, theta: Tensor) -> Tensor:
         """Weights as standardised coordinates."""
-        return (theta - self.shift) / self.scale
+        return (theta - self.shift) / torch.where(self.scale > 0, self.scale, 1.0)
 
     def outward(self, coordinates: Tensor) -> Tensor:
         """Standardised coordinates as weights."""
@@ -83,12 +83,12 @@ def teacher(posterior: Posterior, seed: int) -> Samples:
 
 
 def standard(samples: Samples, device: torch.device, scaled: bool = True) -> Standard:
-    """Mean and standard deviation of every coordinate, or the identity; a coordinate that never moves keeps scale 1."""
+    """Mean and standard deviation of every coordinate, or the identity."""
     if not scaled:
         like = samples.get([0])[0][0].to(device)
         return Standard(torch.zeros_like(like), torch.ones_like(like))
     mean, std = moments(samples)
-    return Standard(mean.to(device), torch.where(std > 0, std, 1.0).to(device))
+    return Standard(mean.to(device), std.to(device))
 
 
 def room(device: torch.device) -> int:
