@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import dubito
-from dubito.tasks import FGSM, OOD, PGD, Active, Robustness, Selective, TargetedFGSM, Trajectory
+from dubito.tasks import FGSM, OOD, PGD, Active, Known, Robustness, Selective, TargetedFGSM, Trajectory
 
 X = torch.rand(12, 4, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(12) % 3
@@ -100,6 +100,27 @@ def test_labels_that_are_none(posteriors, labels, sentence):
         Selective(draws=1).run(posteriors, {"test": (X, labels)})
     with pytest.raises(ValueError, match=sentence):
         OOD(draws=1).run(posteriors, {"inside": (X, labels), "outside": X})
+
+
+def test_a_batch_is_chosen_by_class_probabilities_of_whole_inputs():
+    means = dubito.fit(nn.Linear(4, 1), (X, X[:, 0]), dubito.DeepEnsemble(), members=2, steps=2, progress=False)
+    tokens = dubito.fit(
+        nn.Linear(2, 3), (X.view(12, 2, 2), torch.stack([Y, Y], 1)), dubito.DeepEnsemble(), steps=2, progress=False
+    )
+    task = Active(acquisition="batch_bald", batch=2, rounds=1, start=3, draws=2)
+    with pytest.raises(dubito.Undefined, match="class probabilities do not exist under LearnedGaussian"):
+        task.run(lambda data, previous, seed: means, {"pool": (X, Y)})
+    with pytest.raises(
+        ValueError, match=r"an input has \(2,\) scores, one for each token or pixel; label whole inputs"
+    ):
+        task.run(lambda data, previous, seed: tokens, {"pool": (X.view(12, 2, 2), Y)})
+
+
+def test_who_cannot_be_asked(posteriors):
+    with pytest.raises(ValueError, match="is no function; give one,"):
+        Active().run(posteriors["MAP"], {"pool": (X, Y)})
+    with pytest.raises(ValueError, match="cannot be asked; give Known"):
+        Active().run(lambda data, previous, seed: posteriors["MAP"], {"pool": X}, oracle=Known)
 
 
 def test_labels_in_a_column_are_labels(posteriors):

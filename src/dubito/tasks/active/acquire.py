@@ -33,13 +33,16 @@ def acquire(
     keep = acquisition == "batch_bald"
     prediction = posterior.predict(x, draws, seed, keep_draws=keep)
     if keep:
+        _check_whole(prediction.probs.shape[1:-1])
         return batch_bald(prediction, k, seed).rows
     found = _SCORES[acquisition](prediction).double().cpu()
-    if found.dim() != 1:
-        raise ValueError(
-            f"an input has {tuple(found.shape[1:])} scores, one for each token or pixel; label whole inputs"
-        )
+    _check_whole(found.shape[1:])
     return top(found, k, seed) if sharpness is None else stochastic_top(found, k, sharpness, seed)
+
+
+def _check_whole(event: Sequence[int]) -> None:
+    if event:
+        raise ValueError(f"an input has {tuple(event)} scores, one for each token or pixel; label whole inputs")
 
 
 def top(scores: Tensor, k: int, seed: int) -> list[int]:

@@ -94,6 +94,7 @@ class Active:
         test = named(data, "test") if "test" in data else None
         if test is not None:
             check_rows(test.x, test.labels)
+        _check_asked(refit, oracle)
         if oracle is None and pool.y is None:
             raise ValueError("nobody knows the labels of the pool; give (x, y), or oracle=Person(folder, classes)")
         if self.start + self.rounds * self.batch > pool.size:
@@ -188,6 +189,14 @@ class Active:
             settings=asdict(self),
             environment=environment(),
         )
+
+
+def _check_asked(refit: object, oracle: object) -> None:
+    """Refuse what cannot fit, and what cannot answer."""
+    if not callable(refit):
+        raise ValueError(f"refit={refit!r} is no function; give one, (data, previous, seed) -> posterior")
+    if oracle is not None and (isinstance(oracle, type) or not callable(oracle)):
+        raise ValueError(f"oracle={oracle!r} cannot be asked; give Known(y), Person(folder, classes) or a function")
 
 
 def _digest(*values: Any) -> str:
