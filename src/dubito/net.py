@@ -46,6 +46,7 @@ class Net:
         self._traces: dict[Any, _Trace] = {}
         self._schemes: dict[Any, Scheme] = {}
         self._vectorise: dict[Any, bool] = {}
+        self._costs: dict[Any, FlopCounter] = {}
         self._mode: Mode = "eval"
         self._has_attention = any(
             isinstance(m, nn.MultiheadAttention | nn.TransformerEncoderLayer) for m in self.module.modules()
@@ -202,11 +203,12 @@ class Net:
         return float(self._counted(x).total) * n_rows(x)
 
     def _counted(self, x: Inputs) -> FlopCounter:
-        """A forward pass over one row of x, counted."""
-        counter = FlopCounter()
-        with torch.no_grad(), counter:
-            self(self.theta(), rows(x, slice(0, 1)))
-        return counter
+        """A forward pass over one row of x, counted once."""
+        if (key := signature(x)) not in self._costs:
+            with torch.no_grad(), FlopCounter() as counter:
+                self(self.theta(), rows(x, slice(0, 1)))
+            self._costs[key] = counter
+        return self._costs[key]
 
     # -- Gaussian weights --------------------------------------------------------------------------------------
 

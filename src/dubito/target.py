@@ -223,6 +223,10 @@ class Target:
         grad = prior_grad.add_(grad, alpha=float(self.n_data))
         return Parts(log_lik, log_prior), grad if self.temperature == 1 else grad.div_(self.temperature)
 
+    def side_by_side(self, batch: Batch) -> bool:
+        """Whether several weight vectors answer a batch at once; those of large networks do so one after another."""
+        return runtime.pays_to_vectorise(self.net.flops(batch.x), self.net.device)
+
     def lik_value_and_grad(
         self, theta: Tensor, batch: Batch, mode: Mode, buffers: Buffers, masks: list[Tensor] | None = None
     ) -> tuple[Tensor, Tensor]:

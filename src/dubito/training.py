@@ -152,8 +152,7 @@ class Training:
     def _steps_one_by_one(self, progress: Progress, batch: Batch) -> bool:
         """Whether members take their steps apart, because each keeps the cores busy by itself."""
         if self._apart is None:
-            net = self.target.net
-            worth = len(progress.score) == 1 or runtime.pays_to_vectorise(net.flops(batch.x), net.device)
+            worth = len(progress.score) == 1 or self.target.side_by_side(batch)
             self._apart = not worth and not self.method.shares
         return self._apart
 

@@ -171,6 +171,8 @@ class Factorised(Optimised, Method[FactorisedState]):
     def _drawn(self, mean: Tensor, std: Tensor, batch: Batch, target: Target, buffers: Buffers, rng: Rng) -> Fit:
         """Every draw is one weight vector for all examples."""
         eps = rng.normal_(mean.new_empty(len(mean), self.draws, mean.shape[1]), "weights")
+        if self.draws > 1 and self.power() == 0 and not target.side_by_side(batch):
+            return self._drawn_in_turn(mean, std, eps, batch, target, buffers)
         theta = torch.addcmul(mean.unsqueeze(1), std.unsqueeze(1), eps).flatten(0, 1)
         each = running.repeated(buffers, self.draws)
         held = {n: b.flatten(0, 1) for n, b in each.items()}
@@ -178,9 +180,28 @@ class Factorised(Optimised, Method[FactorisedState]):
         log_lik, grad = target.lik_value_and_grad(theta, shared, "live", held)
         running.gather_(buffers, each)
         grad = grad.view_as(eps)
-        parts = [eps[:, :, span] for span, _ in self.prior(target).others]
         value = log_lik.view(len(mean), -1).mean(1) if joined is None else joined
-        return Fit(value, [grad.mean(1)], [(grad * eps).mean(1)], parts)
+        return Fit(value, [grad.mean(1)], [(grad * eps).mean(1)], self._for_others(eps, target))
+
+    def _drawn_in_turn(
+        self, mean: Tensor, std: Tensor, eps: Tensor, batch: Batch, target: Target, buffers: Buffers
+    ) -> Fit:
+        """The same for large networks: the weights and the gradient of one draw after another stay in the cache."""
+        each, value = running.repeated(buffers, self.draws), mean.new_zeros(len(mean))
+        by_mean, by_std = torch.zeros_like(mean), torch.zeros_like(std)
+        for draw, noise in enumerate(eps.unbind(1)):
+            held = {n: b[:, draw] for n, b in each.items()}
+            log_lik, grad = target.lik_value_and_grad(torch.addcmul(mean, std, noise), batch, "live", held)
+            value.add_(log_lik)
+            by_mean.add_(grad)
+            by_std.addcmul_(grad, noise)
+        running.gather_(buffers, each)
+        share = 1 / self.draws
+        return Fit(value.mul_(share), [by_mean.mul_(share)], [by_std.mul_(share)], self._for_others(eps, target))
+
+    def _for_others(self, eps: Tensor, target: Target) -> list[Tensor]:
+        """The normals (S, draws, n) for the weights whose prior has no closed form."""
+        return [eps[:, :, span] for span, _ in self.prior(target).others]
 
     def _joined(self, theta: Tensor, batch: Batch, target: Target, buffers: Buffers) -> tuple[Tensor | None, Batch]:
         """What draws that answer for a datum together say, and the batch weighted by their shares in each answer.
