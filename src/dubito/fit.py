@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dubito import differentiable, methods, priors
+from dubito import differentiable, forward, methods, priors
 from dubito.batches import Augment, Batches, Stream, is_stream
 from dubito.config import to_dict, whole
 from dubito.functions import widest
@@ -101,7 +101,7 @@ def fit(
         _announce(settings, count, where, STREAM if isinstance(feed, Stream) else "")
     training = Training(thinned, target, feed, count, settings, patience, held)
     start = target.start(starting_points(prepared, chains, seed, init))
-    prints = {"fingerprints": _fingerprints(feed, held, start)} if folder is not None else {}
+    prints = _prints(feed, held, start, prepared, chosen.drops) if folder is not None else {}
     state = training.begin(start, seed)
     return carry_out(training, state, prints, seed, folder, callback, checkpoint_every, progress, compiled)
 
@@ -243,10 +243,19 @@ def _summary(prior: PriorSpec | None) -> Any:
     return to_dict(prior)
 
 
-def _fingerprints(feed: "Batches | Stream", validation: Source | None, start: Tensor) -> dict[str, str]:
-    data = feed.source.fingerprint() if isinstance(feed, Batches) else STREAM
-    held = {"data": data, "start": Resident(start, start[:, 0], None).fingerprint()}
-    return held if validation is None else {**held, "validation": validation.fingerprint()}
+def _prints(
+    feed: "Batches | Stream", validation: Source | None, start: Tensor, net: Net, drops: bool
+) -> dict[str, Any]:
+    """What tells a run from others whose settings read the same."""
+    held = {"data": STREAM, "start": Resident(start, start[:, 0], None).fingerprint()}
+    if validation is not None:
+        held["validation"] = validation.fingerprint()
+    if isinstance(feed, Stream):  # its first rows may be others every time
+        return {"fingerprints": held}
+    held["data"] = feed.source.fingerprint()
+    x, _, _ = feed.source.take(torch.arange(min(feed.n, forward.ROWS)))
+    rates = [site.rate for site in net.sites(x)] if drops else []
+    return {"fingerprints": held, "dropout": rates, "forward": {"net": forward.outputs(net, x)}}
 
 
 def _announce(settings: Mapping[str, Any], steps: int, device: torch.device, remark: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from dubito import checkpoint
+from dubito import checkpoint, forward
 from dubito.config import difference, whole
 from dubito.loop import History, Interrupted, Record, Stepper, run, written
 from dubito.posteriors.base import Posterior
@@ -51,6 +51,8 @@ class Work(Stepper, Protocol):
 
 HISTORY = "history.jsonl"
 START = "; the network starts from other weights than then: make it after the same torch.manual_seed(...)"
+FORWARD = "; the network makes other outputs of the same weights and rows than then: give the one the run began with"
+LATER = ("dropout", "forward", "validation")  # what folders of earlier versions do not tell
 NOTES = ("fit.toml", "data.json")  # how the command line was asked, written before the run so that none is without
 
 
@@ -73,11 +75,7 @@ class RunFolder:
         if before is None:
             self._write(settings, steps, finished=False)
             return False
-        if found := difference(before["settings"], dict(settings)):
-            hint = START if any(line.startswith("fingerprints.start:") for line in found) else ""
-            raise ValueError(
-                f"{self.path} holds another run; {'; '.join(found)} — use the same settings or another folder{hint}"
-            )
+        self._check_same(before["settings"], settings)
         if steps != before["steps"]:
             self._check_steps(before["steps"], steps, extendable)
             self._write(settings, steps, finished=False)
@@ -108,6 +106,19 @@ class RunFolder:
         posterior.save(fresh)
         shutil.rmtree(self.posterior, ignore_errors=True)
         fresh.replace(self.posterior)
+
+    def _check_same(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        known = {name: value for name, value in now.items() if name in before or name not in LATER}
+        seen = before.get("forward", {})
+        hint, found = "", difference(before, {**known, "forward": seen} if seen else known)
+        if any(line.startswith("fingerprints.start:") for line in found):
+            hint = START
+        elif not found:
+            hint, found = FORWARD, forward.difference(seen, known.get("forward", {}))
+        if found:
+            raise ValueError(
+                f"{self.path} holds another run; {'; '.join(found)} — use the same settings or another folder{hint}"
+            )
 
     def _check_steps(self, before: int, now: int, extendable: bool) -> None:
         if now < before:

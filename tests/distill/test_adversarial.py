@@ -75,6 +75,21 @@ def test_a_generator_can_teach_a_mixture(classifier):
     assert ((fitted.mean[0] - mean) / std).abs().max() < 0.2
 
 
+def test_a_run_keeps_its_validation_rows(classifier, tmp_path):
+    teacher, x, y = classifier
+    options = {"steps": 4, "check_every": 2, "folder": tmp_path, **QUIET}
+    adversarial(teacher, SMALL, validation=(x, y), **options)
+    for rows in (None, (x[:20], y[:20])):
+        with pytest.raises(ValueError, match=r"holds another run; validation: \w+ here, \w+ there"):
+            adversarial(teacher, SMALL, validation=rows, **options)
+    adversarial(teacher, SMALL, validation=(x, y), **options)
+    path = tmp_path / "run.json"
+    told = json.loads(path.read_text())
+    del told["settings"]["validation"]  # as folders of earlier versions
+    path.write_text(json.dumps(told))
+    adversarial(teacher, SMALL, validation=(x[:20], y[:20]), **{**options, "steps": 6})
+
+
 def test_progress_is_told(classifier, tmp_path):
     teacher, x, y = classifier
     adversarial(teacher, SMALL, steps=20, validation=(x, y), check_every=10, folder=tmp_path / "a", **QUIET)

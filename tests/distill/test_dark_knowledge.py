@@ -66,6 +66,29 @@ def test_a_student_is_saved_loaded_and_resumed(classifier, tmp_path):
     assert again.about["distiller"]["batch_size"] == 20
     with pytest.raises(ValueError, match="holds another run"):
         dark_knowledge(teacher, x[:30], settings, folder=tmp_path / "parts", **options)
+    for rows in (None, (x + 0.01, y)):
+        with pytest.raises(ValueError, match=r"holds another run; validation: \w+ here, \w+ there"):
+            dark_knowledge(teacher, x, settings, folder=tmp_path / "parts", **{**options, "validation": rows})
+
+
+def test_a_student_goes_on_under_the_forward_pass_it_began_with(classifier, tmp_path):
+    class Scaled(nn.Linear):
+        scale = 1.0
+
+        def forward(self, x):
+            return self.scale * super().forward(x)
+
+    def settings(scale):
+        torch.manual_seed(0)
+        student = Scaled(classifier[1].shape[1], 2)
+        student.scale = scale
+        return DarkKnowledge(student=student, batch_size=20)
+
+    teacher, x, _ = classifier
+    dark_knowledge(teacher, x, settings(1.0), steps=2, folder=tmp_path, **QUIET)
+    dark_knowledge(teacher, x, settings(1.0), steps=4, folder=tmp_path, **QUIET)
+    with pytest.raises(ValueError, match=r"forward\.student: .* here, .* there"):
+        dark_knowledge(teacher, x, settings(2.0), steps=4, folder=tmp_path, **QUIET)
 
 
 def test_any_posterior_can_teach(classifier):

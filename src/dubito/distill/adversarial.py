@@ -9,7 +9,7 @@ import torch
 from dubito import runtime, schedules
 from dubito.distill.bank import Bank, standard, teacher
 from dubito.distill.game import Adversarial, Game, GameInfo, GameState
-from dubito.distill.work import Distillation, Held, Order, chosen, describe, expect, teacher_print
+from dubito.distill.work import Distillation, Held, Order, chosen, describe, expect, prints
 from dubito.loop import Record
 from dubito.posteriors.base import Posterior
 from dubito.posteriors.generator import GeneratorPosterior, weight_shapes
@@ -80,9 +80,9 @@ def adversarial(
     described = {**describe(settings, posterior, seed), "precision": precision}
     order = Order(net, posterior.likelihood, steps, described, Held.of(validation, check_every))
     work = AdversarialDistillation(order, game, bank)
-    prints = teacher_print(posterior)
+    told = prints(posterior, order.held)
     return expect(
-        carry_out(work, work.begin(seed), prints, seed, folder, callback, checkpoint_every, progress, compiled),
+        carry_out(work, work.begin(seed), told, seed, folder, callback, checkpoint_every, progress, compiled),
         GeneratorPosterior,
         folder,
     )

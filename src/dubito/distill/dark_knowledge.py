@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dubito import forward
 from dubito.batches import Batches
 from dubito.distill.bank import room
 from dubito.distill.student import DarkKnowledge, Lesson, LessonInfo, LessonState
-from dubito.distill.work import Distillation, Held, Order, chosen, describe, expect, teacher_print
+from dubito.distill.work import Distillation, Held, Order, chosen, describe, expect, prints
 from dubito.inputs import Inputs, move, n_rows, rows, tensors
 from dubito.layout import Layout
 from dubito.loop import Record
@@ -107,9 +108,11 @@ def dark_knowledge(
     described = describe(settings, posterior, seed)
     order = Order(lesson.net, lesson.likelihood, steps, described, Held.of(validation, check_every))
     work = DarkKnowledgeDistillation(order, lesson, teacher, feed)
-    prints = teacher_print(posterior)
-    prints["fingerprints"]["data"] = source.fingerprint()
-    found = carry_out(work, work.begin(seed), prints, seed, folder, callback, checkpoint_every, progress)
+    told = prints(posterior, order.held)
+    told["fingerprints"]["data"] = source.fingerprint()
+    first, _, _ = source.take(torch.arange(min(source.n, forward.ROWS)))
+    told["forward"] = {"student": forward.outputs(lesson.net, first), "teacher": forward.outputs(teacher.net, first)}
+    found = carry_out(work, work.begin(seed), told, seed, folder, callback, checkpoint_every, progress)
     return expect(found, StudentPosterior, folder)
 
 

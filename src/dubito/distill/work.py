@@ -45,6 +45,11 @@ class Held(NamedTuple):
             raise ValueError("validation needs inputs and what they should give; pass it as (x, y)")
         return cls(tensors(data[0]), tensors(data[1]), every)
 
+    @property
+    def print(self) -> str:
+        """Tells these rows from others."""
+        return Resident(self.x, self.y, None).fingerprint()
+
 
 class Order(NamedTuple):
     """What is to be made: the network and likelihood of what comes out, for how many steps, described how."""
@@ -186,8 +191,9 @@ def describe(settings: object, posterior: Posterior, seed: int) -> dict[str, Any
     return {"distiller": to_dict(settings), "teacher": dict(posterior.about), "seed": seed}
 
 
-def teacher_print(posterior: Posterior) -> dict[str, Any]:
-    """Tells one teacher from another in a run's folder, by a few of its networks."""
-    held = (LoadedFunctions, MaskedFunctions)
-    theta = torch.cat([part.theta.view(1, -1) for part in posterior.draw(4).chunks(1) if isinstance(part, held)])
-    return {"fingerprints": {"teacher": Resident(theta, theta[:, 0], None).fingerprint()}}
+def prints(posterior: Posterior, held: Held | None) -> dict[str, Any]:
+    """Tells one teacher from another in a run's folder, by a few of its networks, and the rows that it is scored on."""
+    given = (LoadedFunctions, MaskedFunctions)
+    theta = torch.cat([part.theta.view(1, -1) for part in posterior.draw(4).chunks(1) if isinstance(part, given)])
+    teacher = Resident(theta, theta[:, 0], None).fingerprint()
+    return {"fingerprints": {"teacher": teacher}, "validation": "none" if held is None else held.print}
