@@ -31,6 +31,10 @@ def plain() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2))
 
 
+def turned(x, generator):
+    return -x
+
+
 METHODS = {
     "map": (net, dubito.MAP(), {"members": 2}),
     "sgd": (net, dubito.MAP(optimiser="sgd", clip_norm=1.0, schedule=schedules.StepDecay(0.5, 10)), {}),
@@ -130,6 +134,12 @@ def test_another_start_is_refused_with_its_cure(tmp_path):
         begun(1)
 
 
+def test_starts_that_follow_from_other_settings_are_no_matter_of_the_network(tmp_path):
+    fit("sgld", 12, tmp_path)
+    with pytest.raises(ValueError, match=r"use the same settings or another folder$"):
+        fit("sgld", 12, tmp_path, members=3)
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
@@ -140,6 +150,7 @@ def test_another_start_is_refused_with_its_cure(tmp_path):
         ({"prior": dubito.Normal(2.0)}, r"prior: FanIn\(.*\) here, Normal\(std=2.0"),
         ({"likelihood": dubito.Categorical(ignore_index=-1)}, "likelihood.ignore_index: -100 here, -1 there"),
         ({"validation": None}, "fingerprints.validation: .* here, missing there"),
+        ({"augment": turned}, "augment: none here, function.*turned.* there"),
     ],
 )
 def test_other_settings_are_refused_and_named(change, named, tmp_path):

@@ -102,6 +102,7 @@ def fit(
     training = Training(thinned, target, feed, count, settings, patience, held)
     start = target.start(starting_points(prepared, chains, seed, init))
     prints = _prints(feed, held, start, prepared, chosen.drops) if folder is not None else {}
+    prints["augment"] = "none" if augment is None else to_dict(augment)
     state = training.begin(start, seed)
     return carry_out(training, state, prints, seed, folder, callback, checkpoint_every, progress, compiled)
 

@@ -52,7 +52,7 @@ class Work(Stepper, Protocol):
 HISTORY = "history.jsonl"
 START = "; the network starts from other weights than then: make it after the same torch.manual_seed(...)"
 FORWARD = "; the network makes other outputs of the same weights and rows than then: give the one the run began with"
-LATER = ("dropout", "forward", "validation")  # what folders of earlier versions do not tell
+LATER = ("augment", "dropout", "forward", "validation")  # what folders of earlier versions do not tell
 NOTES = ("fit.toml", "data.json")  # how the command line was asked, written before the run so that none is without
 
 
@@ -112,7 +112,7 @@ class RunFolder:
         seen = before.get("forward", {})
         hint, found = "", difference(before, {**known, "forward": seen} if seen else known)
         if any(line.startswith("fingerprints.start:") for line in found):
-            hint = START
+            hint = START if all(line.startswith("fingerprints.") for line in found) else ""
         elif not found:
             hint, found = FORWARD, forward.difference(seen, known.get("forward", {}))
         if found:
