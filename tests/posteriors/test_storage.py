@@ -177,6 +177,22 @@ def test_damage_is_told_when_the_samples_are_opened(tmp_path, small_shards, harm
         StoredSamples(tmp_path, manifest, SIZE)
 
 
+@pytest.mark.parametrize("harm", [cut, garble, empty], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("start", [0, 6, 11])
+def test_a_writer_does_not_go_on_behind_damage(tmp_path, small_shards, harm, start):
+    write(tmp_path, made())
+    harm(tmp_path / shard_name(start // 4), {})
+    with pytest.raises(Damaged, match=r"damaged or cut short .*; restore it or fit again"):
+        write(tmp_path, made(12), start=start)
+
+
+def test_a_writer_puts_no_zeros_in_the_place_of_a_missing_shard(tmp_path, small_shards):
+    write(tmp_path, made())
+    (tmp_path / shard_name(1)).unlink()
+    with pytest.raises(Damaged, match=r"samples-00001.safetensors is missing; restore it or fit again"):
+        write(tmp_path, made(12), start=11)
+
+
 def test_a_missing_shard_and_a_network_of_another_size_are_told_too(tmp_path, small_shards):
     manifest = write(tmp_path, made())
     with pytest.raises(Damaged, match=r"theta is \[4, 2, 5\] where \[4, 2, 6\] was expected"):

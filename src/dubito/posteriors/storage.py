@@ -125,9 +125,10 @@ class StoredSamples(Samples):
     def _check(self, number: int) -> None:
         """A shard must hold the rows that the manifest promises, of the network's size."""
         promised = min(self.capacity, self.rows - number * self.capacity)
+        shard = self._shard(number)
         for name in self.names:
             try:
-                rows, chains, *shape = self._shard(number).get_slice(name).get_shape()
+                rows, chains, *shape = shard.get_slice(name).get_shape()
             except (SafetensorError, ValueError) as error:
                 raise self._damaged(number, str(error)) from error
             if rows < promised or chains != self.chains or (name == THETA and shape != [self.size]):
@@ -135,18 +136,11 @@ class StoredSamples(Samples):
                 raise self._damaged(number, found)
 
     def _damaged(self, number: int, why: str) -> Damaged:
-        path = self.folder / shard_name(number)
-        return Damaged(f"{path} is damaged or cut short ({why}); restore it or fit again")
+        return Damaged(_damaged(self.folder / shard_name(number), why))
 
     def _shard(self, number: int) -> Any:
         if number not in self._open:
-            path = self.folder / shard_name(number)
-            try:
-                self._open[number] = safe_open(path, framework="pt")
-            except FileNotFoundError as error:
-                raise Damaged(f"{path} is missing; restore it or fit again") from error
-            except (SafetensorError, OSError) as error:
-                raise self._damaged(number, str(error)) from error
+            self._open[number] = open_shard(self.folder / shard_name(number))
         return self._open[number]
 
 
@@ -183,6 +177,20 @@ class JoinedSamples(Samples):
         return part.get([row * part.chains + inside])
 
 
+def open_shard(path: Path) -> Any:
+    """A shard to read from; what is missing, cut short or no shard is told so."""
+    try:
+        return safe_open(path, framework="pt")
+    except FileNotFoundError as error:
+        raise Damaged(f"{path} is missing; restore it or fit again") from error
+    except (SafetensorError, OSError) as error:
+        raise Damaged(_damaged(path, str(error))) from error
+
+
+def _damaged(path: Path, why: str) -> str:
+    return f"{path} is damaged or cut short ({why}); restore it or fit again"
+
+
 def shard_name(number: int) -> str:
     """The file of a shard."""
     return f"samples-{number:05d}.safetensors"
@@ -197,6 +205,9 @@ class SampleWriter:
         self.row_bytes = sum(size for _, _, size in self.shapes.values())
         self.capacity = max(1, SHARD_BYTES // max(1, self.row_bytes))
         self._ready: set[Path] = set()
+        if rows:  # of an earlier sitting: all must be there, as room for them is made where they are missing
+            chains, size = example[THETA].shape
+            StoredSamples(folder, {**self.layout(), "chains": chains}, size)
 
     def layout(self) -> dict[str, Any]:
         """What a reader needs to know about the shards."""
@@ -226,6 +237,7 @@ class SampleWriter:
     def _prepare(self, path: Path) -> None:
         """Lay a shard out at its full size, keeping the rows it has; never is a half-made one under its name."""
         if path.exists():
+            open_shard(path)
             self._resize(path, self.capacity)
         else:
             partial = path.with_suffix(".partial")
