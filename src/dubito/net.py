@@ -90,9 +90,10 @@ class Net:
 
     def to(self, device: torch.device | str) -> "Net":
         """The same function on another device; itself when it is there already."""
-        if torch.device(device).type == self.device.type:
+        picked = runtime.pick_device(device)
+        if picked.type == self.device.type:
             return self
-        return Net(copy.deepcopy(self.module).to(device), self.fixed, self.dropout)
+        return Net(copy.deepcopy(self.module).to(picked), self.fixed, self.dropout)
 
     def with_dropout(self, rate: float | None) -> "Net":
         """The same module with another dropout rate."""

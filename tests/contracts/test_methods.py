@@ -167,6 +167,16 @@ def test_saved_posteriors_predict_the_same(name, tmp_path):
     assert torch.equal(again.predict(x, draws=9).draws, posterior.predict(x, draws=9).draws)
 
 
+def test_a_posterior_moves_to_a_device_that_is_there(name, monkeypatch):
+    posterior, x = fit(name), data()[0]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for device in ("auto", "cpu", torch.device("cpu")):
+        assert torch.equal(posterior.to(device).predict(x, draws=9).draws, posterior.predict(x, draws=9).draws)
+    for device, named in (("cuda", "this machine has no CUDA device"), ("gpu", "unknown device 'gpu'")):
+        with pytest.raises(ValueError, match=named):
+            posterior.to(device)
+
+
 def test_every_posterior_diagnoses_itself_or_says_why_not(name):
     posterior = fit(name, members=2)
     if issubclass(METHODS[name], Sampler):

@@ -64,7 +64,7 @@ class Posterior(ABC):
 
     @abstractmethod
     def to(self, device: str | torch.device) -> "Posterior":
-        """The same posterior on another device."""
+        """The same posterior on another device; "auto" as in `fit`."""
 
     @abstractmethod
     def __len__(self) -> int:

@@ -106,9 +106,9 @@ class GaussianPosterior(WeightPosterior):
         return (self.std > 0).any(0)
 
     def to(self, device: str | torch.device) -> "GaussianPosterior":
-        buffers = {n: b.to(device) for n, b in self.buffers.items()}
-        moved = replace(self, net=self.net.to(device), mean=self.mean.to(device), std=self.std.to(device))
-        return replace(moved, buffers=buffers)
+        net = self.net.to(device)
+        buffers = {n: b.to(net.device) for n, b in self.buffers.items()}
+        return replace(self, net=net, mean=self.mean.to(net.device), std=self.std.to(net.device), buffers=buffers)
 
     def save(self, folder: str | Path) -> None:
         held = {"mean": self.mean, "std": self.std, **{BUFFER + n: b for n, b in self.buffers.items()}}

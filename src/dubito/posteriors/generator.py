@@ -139,8 +139,8 @@ class GeneratorPosterior(WeightPosterior):
         return sum(p.numel() for p in self.parameters.values())
 
     def to(self, device: str | torch.device) -> "GeneratorPosterior":
-        parameters = {n: p.to(device) for n, p in self.parameters.items()}
-        return replace(self, net=self.net.to(device), parameters=parameters)
+        net = self.net.to(device)
+        return replace(self, net=net, parameters={n: p.to(net.device) for n, p in self.parameters.items()})
 
     def save(self, folder: str | Path) -> None:
         described = {"noise": self.generator.noise, "widths": list(self.generator.widths), "rank": self.generator.rank}

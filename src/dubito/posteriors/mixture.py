@@ -41,8 +41,9 @@ class MixturePosterior(GaussianPosterior):
         return replace(super().member(index), share=torch.ones_like(self.share[:1]))
 
     def to(self, device: str | torch.device) -> "MixturePosterior":
-        moved = replace(self, net=self.net.to(device), mean=self.mean.to(device), std=self.std.to(device))
-        return replace(moved, share=self.share.to(device))
+        net = self.net.to(device)
+        moved = {name: getattr(self, name).to(net.device) for name in ("mean", "std", "share")}
+        return replace(self, net=net, **moved)
 
     def save(self, folder: str | Path) -> None:
         held = {"mean": self.mean, "std": self.std, "share": self.share}

@@ -77,10 +77,11 @@ class SamplesPosterior(WeightPosterior):
         return diagnosed(self, self.samples, x)
 
     def to(self, device: str | torch.device) -> "SamplesPosterior":
-        samples = self.samples
+        net, samples = self.net.to(device), self.samples
         if isinstance(samples, MemorySamples):
-            samples = MemorySamples(samples.theta.to(device), {n: b.to(device) for n, b in samples.buffers.items()})
-        return SamplesPosterior(self.net.to(device), self.likelihood, samples, self.form, self.about)
+            buffers = {n: b.to(net.device) for n, b in samples.buffers.items()}
+            samples = MemorySamples(samples.theta.to(net.device), buffers)
+        return SamplesPosterior(net, self.likelihood, samples, self.form, self.about)
 
     def save(self, folder: str | Path) -> None:
         files.save_samples(folder, self, {"form": self.form})
