@@ -13,6 +13,7 @@ from dubito.priors import (
     Centred,
     FanIn,
     Fixed,
+    Given,
     Laplace,
     Normal,
     Normals,
@@ -311,6 +312,43 @@ def test_a_distribution_of_torch_is_a_prior_over_each_weight():
     )
     torch.testing.assert_close(one.mean, two.mean)
     torch.testing.assert_close(one.std, two.std)
+
+
+@pytest.mark.parametrize(
+    "density",
+    [
+        torch.distributions.Uniform(-2.0, 2.0),
+        torch.distributions.LogNormal(0.0, 1.0),
+        torch.distributions.MixtureSameFamily(
+            torch.distributions.Categorical(torch.tensor([0.25, 0.75])),
+            torch.distributions.Normal(torch.zeros(2), torch.tensor([1.0, 0.1])),
+        ),
+    ],
+    ids=lambda density: type(density).__name__,
+)
+def test_a_distribution_of_torch_goes_where_the_weights_are_and_reads_nothing_back(density):
+    given, value = Given(density), torch.linspace(0.1, 1.9, 6).view(2, 3)
+    assert given.log_prob(value.to("meta")).device.type == "meta"  # from where nothing can be read
+    torch.testing.assert_close(given.log_prob(value), density.log_prob(value))
+
+
+def test_there_is_no_density_outside_the_support():
+    found = Given(torch.distributions.Exponential(2.0)).log_prob(torch.tensor([-1.0, 0.0]))
+    assert found.tolist() == pytest.approx([-math.inf, math.log(2)])
+
+
+class Elsewhere(Prior):
+    def __init__(self):
+        self.scale = torch.ones(1, device="meta")
+
+    def log_prob(self, value):
+        assert value.device == self.scale.device
+        return -(value / self.scale).abs()
+
+
+def test_a_prior_with_numbers_of_its_own_is_looked_at_on_their_device():
+    prior = Elsewhere()
+    assert assign(prior, nn.Linear(3, 2)) == {"weight": prior, "bias": prior}
 
 
 class Written(Prior):

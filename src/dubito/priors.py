@@ -1,5 +1,6 @@
 """Priors over weights: elementwise densities, and their assignment to the parameters of a module."""
 
+import copy
 import hashlib
 import math
 from abc import ABC, abstractmethod
@@ -10,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from dubito.config import is_number, to_dict
 
@@ -133,12 +135,39 @@ class Given(Prior):
 
     def __init__(self, density: Density) -> None:
         self.density = density
+        self._placed: dict[torch.device, Distribution] = {}
 
     def log_prob(self, value: Tensor) -> Tensor:
-        return self.density.log_prob(value)
+        if not isinstance(self.density, Distribution):
+            return self.density.log_prob(value)
+        if value.device not in self._placed:
+            self._placed[value.device] = _placed(self.density, value.device)
+        return _log_prob(self._placed[value.device], value)
 
     def __repr__(self) -> str:
         return repr(self.density)
+
+
+def _placed(distribution: Distribution, device: torch.device) -> Distribution:
+    """A copy with its numbers on a device; it does not ask whether values lie in its support, as that is read back."""
+    made = copy.copy(distribution)
+    made._validate_args = False
+    for name, part in vars(distribution).items():
+        if isinstance(part, Tensor):
+            setattr(made, name, part.to(device))
+        elif isinstance(part, Distribution):
+            setattr(made, name, _placed(part, device))
+    return made
+
+
+def _log_prob(distribution: Distribution, value: Tensor) -> Tensor:
+    """The log density, -inf outside the support where the distribution tells one."""
+    found: Tensor = distribution.log_prob(value)
+    try:
+        support: Any = distribution.support
+    except NotImplementedError:
+        return found
+    return torch.where(support.check(value), found, -torch.inf)
 
 
 @dataclass(frozen=True)
@@ -253,11 +282,17 @@ def _concrete(prior: PriorLike, module: nn.Module, name: str, parameter: Tensor)
         path, _, own_name = name.rpartition(".")
         return prior.of(module.get_submodule(path), own_name, parameter)
     if not isinstance(prior, Assigned):
-        _check_given(prior, parameter.detach().flatten().cpu())
+        _check_given(prior, parameter.detach().flatten().to(_device(prior)))
         return Given(prior)
     if isinstance(prior, Prior) and type(prior) not in _OWN:
-        _check_elementwise(prior, parameter.detach().flatten().cpu().unsqueeze(0))
+        _check_elementwise(prior, parameter.detach().flatten().to(_device(prior)).unsqueeze(0))
     return prior
+
+
+def _device(density: Density) -> torch.device:
+    """Where a density has its own numbers, if it has any in tensors."""
+    held = getattr(density, "__dict__", {}).values()
+    return next((part.device for part in held if isinstance(part, Tensor)), torch.device("cpu"))
 
 
 def _check_given(density: Density, weights: Tensor) -> None:
