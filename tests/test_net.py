@@ -302,6 +302,13 @@ def _last_layer(net: Net, theta: torch.Tensor, x: torch.Tensor) -> tuple[torch.T
     return made[:3](x).detach(), made[3].weight.detach(), made[3].bias.detach()
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+def test_dropout_in_a_fused_call_draws_though_no_global_generator_moves(rate, monkeypatch):
+    monkeypatch.setattr("dubito.net.drew", lambda device, f: f() is None)
+    net = nn.Sequential(nn.Linear(4, 4), nn.TransformerEncoderLayer(4, 2, 8, dropout=rate))
+    assert Net(net).draws(X) == (rate > 0)
+
+
 def test_a_module_that_cannot_be_copied_is_refused_with_the_reason():
     with pytest.raises(ValueError, match=r"cannot be copied \(cannot pickle '_thread.lock' object\); keep what cannot"):
         Net(Locked())

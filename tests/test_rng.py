@@ -1,8 +1,10 @@
 """Randomness as a function of its key."""
 
 import multiprocessing
+import random
 import statistics
 
+import numpy as np
 import pytest
 import torch
 
@@ -107,6 +109,15 @@ def test_choose_is_without_replacement_and_everything_once_when_more_is_asked():
     assert len(set(picked)) == 30 and picked == sorted(picked) and max(picked) < 100
     assert picked == choose(100, 30, seed=4) != choose(100, 30, seed=5)
     assert choose(5, 9, 0) == choose(5, 5, 1) == list(range(5))
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_what_draws_on_the_host_is_noticed_wherever_the_network_is(device, monkeypatch):
+    if not torch.cuda.is_available():
+        monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: torch.zeros(16, dtype=torch.uint8))
+    where = torch.device(device)
+    assert all(rng.drew(where, draw) for draw in (lambda: torch.rand(1), random.random, lambda: np.random.rand()))
+    assert not rng.drew(where, lambda: torch.ones(1))
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -277,7 +277,7 @@ class Net:
 
     def draws(self, x: Inputs) -> bool:
         """Whether a pass in training draws from a global generator, where masks cannot reach."""
-        return self._trace(x).draws
+        return self._trace(x).draws or bool(self.fused_dropout(x))  # cuDNN's may draw from a state of its own
 
     def masks(
         self,

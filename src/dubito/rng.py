@@ -61,8 +61,9 @@ def drew(device: torch.device, f: Callable[[], object]) -> bool:
     """Whether f draws from a global generator, of torch, Python or numpy; they are left as they were found."""
 
     def states() -> tuple[Any, ...]:
-        held = torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
-        return held.tolist(), random.getstate(), repr(np.random.get_state(legacy=False))
+        held = [torch.get_rng_state()]  # on the CPU too, where a network on a GPU may choose its layers
+        held += [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
+        return [state.tolist() for state in held], random.getstate(), repr(np.random.get_state(legacy=False))
 
     with isolated_everywhere("trace"):
         before = states()
