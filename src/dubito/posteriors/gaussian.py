@@ -69,7 +69,7 @@ class GaussianPosterior(WeightPosterior):
                 f"the {len(self)} Gaussians spread over different weights, as after pruning, so that their mixture has "
                 "no density; take one of them with member(0)"
             )
-        scaled = (joined[..., None, random].to(mean) - mean) / std
+        scaled = (joined.to(mean)[..., None, random] - mean) / std
         each = (-0.5 * scaled.square() - std.log() - LOG_SQRT_2PI).sum(-1)
         return (each + self.shares.log()).logsumexp(-1)
 
