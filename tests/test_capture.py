@@ -231,6 +231,23 @@ def test_a_recorded_run_equals_the_eager_one(name, monkeypatch, capsys):
     torch.testing.assert_close(replayed, eager, rtol=1e-3, atol=1e-4)
 
 
+class Reading(dubito.Prior):
+    """Reads a number back, which a recording forbids."""
+
+    def log_prob(self, value):
+        return dubito.Normal(1.0).log_prob(value) if float(value.detach().sum()) < 1e9 else value
+
+
+@gpu
+def test_a_run_whose_step_cannot_be_recorded_goes_on_eagerly(monkeypatch, capsys):
+    method = dubito.SGLD(burn_in=5, thin=7)
+    known, found = (answers(method, monkeypatch, recorded, Reading()) for recorded in (False, True))
+    assert capsys.readouterr().err.count("cannot be recorded") == 1
+    torch.testing.assert_close(found, known)
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    assert torch.rand(3, device="cuda").shape == (3,)
+
+
 @gpu
 def test_long_trajectories_are_recorded_as_a_whole(monkeypatch, capsys):
     x = torch.linspace(-2, 2, 60, dtype=torch.float64).unsqueeze(1)

@@ -226,7 +226,7 @@ class _Replay:
             self.prepare()
             self.graph.register_generator_state(stream.generator)
             torch.cuda.synchronize(device)
-            with _no_collection(), torch.cuda.graph(self.graph):
+            with _put_right(stream), _no_collection(), torch.cuda.graph(self.graph):
                 self.numbers.begin()
                 stream.asked.clear()
                 began = time.perf_counter()
@@ -247,6 +247,25 @@ class _Replay:
     def __call__(self, step: int) -> None:
         self.numbers.seek(step)
         self.graph.replay()
+
+
+@contextlib.contextmanager
+def _put_right(stream: Stream) -> Iterator[None]:
+    """What a recording leaves behind that CUDA broke off, as where a number was read: its stream, and shut generators.
+
+    Generators open again when a recording ends well, be it of next to nothing.
+    """
+    before = torch.cuda.current_stream(stream.device)
+    try:
+        yield
+    except RuntimeError:
+        torch.cuda.set_stream(before)
+        with contextlib.suppress(RuntimeError):
+            graph = torch.cuda.CUDAGraph()
+            graph.register_generator_state(stream.generator)
+            with torch.cuda.graph(graph):
+                torch.zeros(1, device=stream.device)
+        raise
 
 
 @contextlib.contextmanager
