@@ -24,10 +24,11 @@ __all__ = [
     "Likelihood", "Categorical", "Bernoulli", "Gaussian", "Poisson",
     "Prior", "Normal", "ScaleMixture", "Laplace", "StudentT", "FanIn", "Centred", "Fixed", "Point",
     "Undefined", "Interrupted", "Diverged",
-    "compress", "data", "distill", "metrics", "nn", "report", "schedules", "tasks",
+    "compress", "data", "distill", "metrics", "nn", "online", "report", "schedules", "studies", "tasks",
 ]  # fmt: skip
 
-_PARTS = ("compress", "data", "distill", "metrics", "nn", "report", "schedules", "tasks")  # the modules among them
+# the modules among them
+_PARTS = ("compress", "data", "distill", "metrics", "nn", "online", "report", "schedules", "studies", "tasks")
 
 
 class _Package(ModuleType):

@@ -5,8 +5,10 @@ from dubito import data as data
 from dubito import distill as distill
 from dubito import metrics as metrics
 from dubito import nn as nn
+from dubito import online as online
 from dubito import report as report
 from dubito import schedules as schedules
+from dubito import studies as studies
 from dubito import tasks as tasks
 from dubito.compare import compare as compare
 from dubito.compress.sparse import load_network as load_network
