@@ -237,8 +237,8 @@ SUBJECTS = {
 SOURCE = "Molchanov, Ashukha and Vetrov, Variational Dropout Sparsifies Deep Neural Networks (2017), arXiv 1701.05369."
 
 WHY = (
-    "At the paper's own cut fewer weights go than published; below, as many are removed, too. Dense networks have zeros "
-    "of their own: weights that no gradient holds decay until float32 has no smaller number."
+    "At the paper's own cut fewer weights go than published; below, as many are removed, too. Dense networks have "
+    "zeros of their own: weights that no gradient holds decay until float32 has no smaller number."
 )
 
 DENSE: Study = Study(
