@@ -71,10 +71,13 @@ def test_a_failed_fit_does_not_block_the_folder(refused, dubito, pet_flags, in_f
     assert list((in_folder / "run").rglob("posterior.json"))
 
 
-def test_what_cannot_be_an_answer(refused, pet_flags, dubito, table):
+def test_what_cannot_be_an_answer(refused, pet_flags, dubito, table, in_folder):
     dubito(*pet_flags, "-q")
+    (in_folder / "p.csv").mkdir()
     assert "end it in .csv or .npz" in refused("predict", "run", "--data", "pets.csv", "--out", "p.txt")
     assert "there is no folder no" in refused("predict", "run", "--data", "pets.csv", "--out", "no/p.csv")
+    assert "is p.csv, which is a folder" in refused("predict", "run", "--data", "pets.csv", "--out", "p.csv")
+    (in_folder / "p.csv").rmdir()
     assert "draws must be at least 1" in refused(
         "predict", "run", "--data", "pets.csv", "--out", "p.csv", "--draws", "0"
     )

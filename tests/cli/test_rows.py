@@ -120,6 +120,8 @@ def test_columns_in_any_order_and_without_the_target(pets, table):
     found = opened(new, encoding)
     assert found.y is None
     assert found.x.tolist() == [pytest.approx([4.0, 0.01])]
+    new.write_text("\n" + new.read_text())
+    assert opened(new, encoding).x.tolist() == found.x.tolist()
 
 
 def test_rows_of_another_shape_are_refused(pets):

@@ -1,10 +1,14 @@
 """Reading the user's own files, good ones and bad ones."""
 
+import zipfile
+from contextlib import suppress
+
 import numpy as np
 import pytest
 import torch
 
 from dubito.data import DataError, Table, read
+from dubito.data.tables import csv_header
 
 
 @pytest.fixture
@@ -56,6 +60,22 @@ def test_a_real_target_stays_real_on_whole_numbers(csv_file):
     _, _, table = read(csv_file("a,y\n1,2.5\n2,3\n"))
     _, y, _ = read(csv_file("a,y\n1,2\n", "test.csv"), like=table)
     assert y.dtype == torch.float32
+
+
+def test_long_labels_keep_every_digit(csv_file):
+    _, y, _ = read(csv_file("a,y\n1,9007199254740993\n2,9007199254740992\n3,-5\n"))
+    assert y.tolist() == [9007199254740993, 9007199254740992, -5]
+
+
+@pytest.mark.parametrize("text", ["a,y\n1e39,1\n2,2\n", "a,y\n1,0.5e39\n2,2\n", "a,y\n1,99999999999999999999\n2,2\n"])
+def test_a_number_that_does_not_fit_is_named(csv_file, text):
+    with pytest.raises(DataError, match=r"line 2, column '.' of .* is too large for"):
+        read(csv_file(text))
+
+
+def test_blank_lines_above_the_header_do_not_count(csv_file):
+    path = csv_file("\ufeff\n , \n a,y\n1,2\n")
+    assert csv_header(path) == ["a", "y"] and read(path)[0].tolist() == [[1]]
 
 
 def test_without_labels_every_column_is_an_input(csv_file):
@@ -123,11 +143,15 @@ def test_npz_arrays(npz_file):
     assert table == Table((), "y", "integer")
     x, y, _ = read(npz_file(x=np.array([[5, 7]])))
     assert x.dtype == torch.int64 and y is None
+    _, y, table = read(npz_file(x=np.zeros((2, 1)), y=np.array([True, False])))
+    assert y.tolist() == [1, 0] and table.target_type == "integer"
 
 
 def test_npz_words(npz_file):
     path = npz_file(x=np.zeros((2, 1)), y=np.array(["wasp", "bee"]))
     assert read(path)[1].tolist() == [1, 0]
+    assert read(npz_file(x=np.zeros((2, 1)), y=np.array([[b"wasp"], [b"bee"]])))[2].classes == ("bee", "wasp")
+    path = npz_file(x=np.zeros((2, 1)), y=np.array(["wasp", "bee"]))
     assert read(path, like=Table((), "y", "class", ("ant", "bee", "wasp")))[1].tolist() == [2, 1]
 
 
@@ -140,6 +164,11 @@ def test_npz_words(npz_file):
         ({"x": np.zeros((3, 1)), "y": np.zeros(2)}, "3 rows in x but y of shape"),
         ({"x": np.array([[0.0], [np.nan]])}, r"x .* not finite at index \(1, 0\)"),
         ({"x": np.zeros((1, 1)), "y": np.array([np.inf])}, r"y .* not finite at index \(0,\)"),
+        ({"x": np.array([[1e39]])}, r"x .* not finite at index \(0, 0\)"),
+        ({"x": np.zeros((2, 0))}, r"shape \(2, 0\)"),
+        ({"x": np.zeros((1, 1)), "y": np.array([2**63], dtype=np.uint64)}, "too large for int64"),
+        ({"x": np.zeros((1, 1)), "y": np.array([["a", "b"]])}, "one word per row"),
+        ({"x": np.zeros((1, 1)), "y": np.array([b"\xff"])}, "no UTF-8 text"),
         ({"x": np.array([["a"]])}, "not numbers"),
         ({"x": np.array([[None]], dtype=object)}, "cannot be read as npz"),
     ],
@@ -154,4 +183,22 @@ def test_a_truncated_npz(npz_file):
     path = npz_file(x=np.zeros((9, 9)))
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(DataError, match="cannot be read as npz"):
+        read(path)
+
+
+def test_a_damaged_or_foreign_npz(tmp_path):
+    path = tmp_path / "table.npz"
+    np.savez_compressed(path, x=np.random.default_rng(0).normal(size=(60, 3)))
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 7):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 255]) + whole[place + 1 :])
+        with suppress(DataError):
+            read(path)
+    with path.open("wb") as file:
+        np.save(file, np.zeros((2, 2)))
+    with pytest.raises(DataError, match="one array without a name"):
+        read(path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x", "no array")
+    with pytest.raises(DataError, match=r"x in .* has shape"):
         read(path)

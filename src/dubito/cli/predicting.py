@@ -161,6 +161,8 @@ def check_out(path: Path) -> None:
         raise ValueError(f"--out is {path}; end it in .csv or .npz")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} to; make it first")
+    if path.is_dir():
+        raise IsADirectoryError(f"--out is {path}, which is a folder; give the name of a file")
 
 
 def _columns(found: Arrays) -> dict[str, list[str]]:

@@ -1,6 +1,5 @@
 """Rows for a network: read, checked against what it was trained on, encoded, and remembered in `data.json`."""
 
-import csv
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -15,6 +14,7 @@ from torch import Tensor
 from dubito import data
 from dubito.cli.settings import DataSettings
 from dubito.data import Table
+from dubito.data.tables import csv_header
 from dubito.likelihoods import Bernoulli, Categorical, HeteroscedasticGaussian, LearnedGaussian, Likelihood
 from dubito.posteriors.files import write_atomically
 
@@ -127,8 +127,7 @@ def _check_columns(path: Path, trained: Table) -> None:
     """New rows must have the columns of the training file, in any order; the target may be missing."""
     if path.suffix.lower() != ".csv" or not path.is_file():
         return
-    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
-        header = [cell.strip() for cell in next(csv.reader(file), [])]
+    header = csv_header(path)
     missing = [name for name in trained.features if name not in header]
     extra = [name for name in header if name not in (*trained.features, trained.target)]
     if missing or extra:

@@ -21,7 +21,8 @@ from dubito.data.fetch import fetch
 from dubito.data.formats import Part, Raw
 
 _LOG = logging.getLogger("dubito.data")
-_DAMAGE = (OSError, EOFError, ValueError, KeyError, IndexError, zlib.error, zipfile.BadZipFile, tarfile.TarError)
+_ARCHIVES = (zlib.error, zipfile.BadZipFile, tarfile.TarError)
+_DAMAGE = (OSError, EOFError, ValueError, KeyError, IndexError, RuntimeError, *_ARCHIVES)
 
 
 class Split(NamedTuple):

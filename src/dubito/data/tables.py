@@ -5,8 +5,10 @@ import math
 import os
 import re
 import zipfile
-from collections.abc import Sequence
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +21,7 @@ from dubito.data.errors import DataError
 
 TargetType = Literal["class", "integer", "real"]
 _INTEGER = re.compile(r"[+-]?\d+")
+_DAMAGE = (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)  # of an npz file
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,20 @@ class _Csv:
             values = np.array([_number(cell) for cell in cells])
         if not np.isfinite(values).all():
             self.complain(name, int(np.flatnonzero(~np.isfinite(values))[0]), "is not a finite number")
+        if (large := np.abs(values) > np.finfo(np.float32).max).any():
+            self.complain(name, int(np.flatnonzero(large)[0]), "is too large for float32")
         return values
+
+    def whole(self, name: str) -> list[int]:
+        """Whole numbers digit for digit, so that long labels stay apart."""
+        values = self.numbers(name)
+        if (values != values.round()).any():
+            self.complain(name, int(np.flatnonzero(values != values.round())[0]), "is not a whole number")
+        numbers = [int(c) if _INTEGER.fullmatch(c) else int(v) for c, v in zip(self.column(name), values, strict=True)]
+        large = next((row for row, number in enumerate(numbers) if not -(2**63) <= number < 2**63), None)
+        if large is not None:
+            self.complain(name, large, "is too large for 64 bits")
+        return numbers
 
     def complain(self, name: str, row: int, fault: str) -> None:
         cell = self.column(name)[row]
@@ -79,13 +95,23 @@ def read(
     raise DataError(f"{path} is neither .csv nor .npz: convert it to one of the two.")
 
 
-def _open_csv(path: Path) -> _Csv:
+def csv_header(path: Path) -> list[str]:
+    """The column names of a CSV file: its first line that is not blank."""
+    return [cell.strip() for _, row in _numbered(path, 1) for cell in row]
+
+
+def _numbered(path: Path, most: int | None = None) -> list[tuple[int, list[str]]]:
+    """Lines that are not blank, all or the first few, with their numbers."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
-            numbered = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
+            return list(islice(((reader.line_num, row) for row in reader if any(map(str.strip, row))), most))
     except (UnicodeDecodeError, csv.Error, OSError) as error:
         raise DataError(f"{path} cannot be read as CSV ({error}): save it as comma-separated UTF-8 text.") from error
+
+
+def _open_csv(path: Path) -> _Csv:
+    numbered = _numbered(path)
     if len(numbered) < 2:
         raise DataError(f"{path} has no rows: it needs a header line and at least one line of values.")
     header = [cell.strip() for cell in numbered[0][1]]
@@ -154,12 +180,9 @@ def _target(table: _Csv, name: str, like: Table | None) -> tuple[Tensor, TargetT
     if kind == "class":
         classes = like.classes if like and like.classes else tuple(sorted(set(cells)))
         return _class_indices(cells, classes, table.path), kind, classes
-    values = torch.from_numpy(table.numbers(name))
     if kind == "real":
-        return values.float(), kind, ()
-    if (values != values.round()).any():
-        table.complain(name, int(torch.nonzero(values != values.round())[0]), "is not a whole number")
-    return values.long(), kind, ()
+        return torch.from_numpy(table.numbers(name)).float(), kind, ()
+    return torch.tensor(table.whole(name)), kind, ()
 
 
 def _target_type(cells: Sequence[str]) -> TargetType:
@@ -190,19 +213,22 @@ def _npz_tensors(path: Path, labelled: bool, like: Table | None) -> tuple[Tensor
     if y.ndim == 0 or len(y) != len(x):
         raise DataError(f"{path} has {len(x)} rows in x but y of shape {y.shape}: give one target per row.")
     if y.dtype.kind in "US":
-        labels = [str(label) for label in y.astype(str).ravel()]
+        labels = _npz_words(path, y)
         classes = like.classes if like and like.classes else tuple(sorted(set(labels)))
         return x, _class_indices(labels, classes, path), Table((), "y", "class", classes)
-    values = _npz_numbers(path, "y", y)
+    values = _npz_numbers(path, "y", y.astype(np.int64) if y.dtype.kind == "b" else y)
     return x, values, Table((), "y", "real" if values.is_floating_point() else "integer")
 
 
 def _open_npz(path: Path) -> dict[str, NDArray[Any]]:
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            names = ", ".join(archive.files) or "none"
-            arrays = {name: archive[name] for name in ("x", "y") if name in archive}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            if not isinstance(archive, Mapping):
+                raise ValueError("it holds one array without a name")
+            names = ", ".join(archive) or "none"
+            arrays = {name: np.asarray(archive[name]) for name in ("x", "y") if name in archive}
+    except _DAMAGE as error:
         raise DataError(f"{path} cannot be read as npz ({error}): save plain arrays with numpy.savez.") from error
     if "x" not in arrays:
         raise DataError(f"{path} has no array 'x' (it has {names}): save inputs as x and targets as y.")
@@ -210,11 +236,20 @@ def _open_npz(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _npz_inputs(path: Path, x: NDArray[Any]) -> Tensor:
-    if x.ndim < 2 or len(x) == 0:
+    if x.ndim < 2 or x.size == 0:
         raise DataError(
             f"x in {path} has shape {x.shape}: it needs rows first, as in (N, features), and at least one row."
         )
     return _npz_numbers(path, "x", x)
+
+
+def _npz_words(path: Path, y: NDArray[Any]) -> list[str]:
+    if y.size != len(y):
+        raise DataError(f"y in {path} has words of shape {y.shape}: give one word per row, or whole numbers.")
+    try:
+        return [str(label) for label in (np.char.decode(y, "utf-8") if y.dtype.kind == "S" else y).ravel()]
+    except UnicodeDecodeError as error:
+        raise DataError(f"y in {path} is no UTF-8 text ({error}): save the labels as text.") from error
 
 
 def _npz_numbers(path: Path, name: str, array: NDArray[Any]) -> Tensor:
@@ -222,8 +257,12 @@ def _npz_numbers(path: Path, name: str, array: NDArray[Any]) -> Tensor:
     if array.dtype.kind not in "fiub":
         raise DataError(f"{name} in {path} holds {array.dtype}, not numbers: encode it first.")
     if array.dtype.kind in "iu":
+        if array.dtype == np.uint64 and (array > np.iinfo(np.int64).max).any():
+            raise DataError(f"{name} in {path} has the number {array.max()}, too large for int64: use smaller ones.")
         return torch.from_numpy(array.astype(np.int64))
-    if not np.isfinite(array).all():
-        where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+    with np.errstate(over="ignore"):
+        values = array.astype(np.float32)
+    if not np.isfinite(values).all():
+        where = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
         raise DataError(f"{name} in {path} is not finite at index {where}: fill it in or drop the row.")
-    return torch.from_numpy(array.astype(np.float32))
+    return torch.from_numpy(values)
