@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import resource
 
 import pytest
 import torch
@@ -131,6 +132,29 @@ def test_short_writes_are_completed_and_none_at_all_is_a_full_disk(tmp_path, mon
     with pytest.raises(OSError) as caught:
         write(tmp_path, made(), start=3)
     assert caught.value.errno == errno.ENOSPC
+
+
+def test_a_file_that_may_not_grow_keeps_the_rows_it_has(tmp_path, monkeypatch):
+    rows, row_bytes = made(), CHAINS * (SIZE * 4 + 8 + 3 * 8)
+    writer = SampleWriter(tmp_path, rows[0])
+    header = len(writer._header(writer.capacity))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def limited(most: int) -> SampleWriter:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (header + most * row_bytes, limits[1]))
+        return SampleWriter(tmp_path, rows[0], writer.rows)
+
+    try:
+        for most in (4, 2):  # and a lower one later takes nothing away
+            writer = limited(most)
+            with pytest.raises(OSError) as caught:
+                for row in rows[writer.rows :]:
+                    writer.append(row)
+            assert caught.value.errno == errno.EFBIG
+            check(StoredSamples(tmp_path, {**writer.layout(), "chains": CHAINS}, SIZE), rows[:4])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    check(StoredSamples(tmp_path, write(tmp_path, rows, start=4), SIZE), rows)
 
 
 def cut(path, manifest):

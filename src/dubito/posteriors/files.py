@@ -45,6 +45,12 @@ def explain(error: OSError, folder: Path) -> OSError:
             f"the disk is full; what was written before in {folder} stays readable: free some "
             "space and run the same call again to continue",
         )
+    if error.errno == errno.EFBIG:
+        return OSError(
+            error.errno,
+            f"a file may not grow larger here; what was written before in {folder} stays readable: raise the "
+            "limit (ulimit -f) and run the same call again to continue",
+        )
     return OSError(error.errno, f"cannot write to {folder} ({error.strerror}); choose a folder you may write to")
 
 

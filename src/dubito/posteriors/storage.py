@@ -8,6 +8,7 @@ moment, whatever happens to the process that writes it.
 import errno
 import json
 import os
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -204,7 +205,7 @@ class SampleWriter:
         self.shapes = {name: (DTYPES[t.dtype], tuple(t.shape), t.nbytes) for name, t in example.items()}
         self.row_bytes = sum(size for _, _, size in self.shapes.values())
         self.capacity = max(1, SHARD_BYTES // max(1, self.row_bytes))
-        self._ready: set[Path] = set()
+        self._laid: dict[Path, int] = {}  # rows that a shard has room for
         if rows:  # of an earlier sitting: all must be there, as room for them is made where they are missing
             chains, size = example[THETA].shape
             StoredSamples(folder, {**self.layout(), "chains": chains}, size)
@@ -217,14 +218,15 @@ class SampleWriter:
         """Write one row {name: (chains, ...)} behind the last."""
         number, inside = divmod(self.rows, self.capacity)
         path = self.folder / shard_name(number)
-        if path not in self._ready:
-            self._prepare(path)
-        offset = len(self._header(self.capacity))
+        if inside >= self._laid.get(path, 0):
+            self._prepare(path, inside)
+        laid = self._laid[path]
+        offset = len(self._header(laid))
         with path.open("r+b") as file:
             for name, (_, _, size) in self.shapes.items():
                 data = row[name].detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
                 _write(file.fileno(), data.data, offset + inside * size)
-                offset += self.capacity * size
+                offset += laid * size
         self.rows += 1
 
     def finish(self) -> None:
@@ -232,34 +234,38 @@ class SampleWriter:
         number, inside = divmod(self.rows, self.capacity)
         if inside:
             self._resize(self.folder / shard_name(number), inside)
-            self._ready.clear()
+            self._laid.clear()
 
-    def _prepare(self, path: Path) -> None:
+    def _prepare(self, path: Path, inside: int) -> None:
         """Lay a shard out at its full size, keeping the rows it has; never is a half-made one under its name."""
+        rows = max(inside + 1, self._allowed())
         if path.exists():
             open_shard(path)
-            self._resize(path, self.capacity)
+            rows = max(rows, _shard_rows(path))
+            self._resize(path, rows)
         else:
             partial = path.with_suffix(".partial")
-            self._lay_out(partial, self.capacity)
+            self._lay_out(partial, rows)
             partial.replace(path)
-        self._ready.add(path)
+        self._laid[path] = rows
+
+    def _allowed(self) -> int:
+        """The rows of a full shard, or as many as a file may have where its size is limited (ulimit -f)."""
+        room = _file_limit() - len(self._header(self.capacity))
+        return min(self.capacity, room // max(1, self.row_bytes))
 
     def _resize(self, path: Path, rows: int) -> None:
         """Rewrite a shard beside itself with another number of rows, then put it in place."""
         partial = path.with_suffix(".partial")
-        with path.open("rb") as source:
-            old_header = source.read(8)
-            old_header += source.read(int.from_bytes(old_header, "little"))
-            old_rows = json.loads(old_header[8:])[THETA]["shape"][0]
-            if old_rows == rows:
-                return
-            self._lay_out(partial, rows)
-            with partial.open("r+b") as out:
-                old, new = len(old_header), len(self._header(rows))
-                for _, _, size in self.shapes.values():
-                    _copy(source, out, old, new, size * min(rows, old_rows))
-                    old, new = old + old_rows * size, new + rows * size
+        old_rows = _shard_rows(path)
+        if old_rows == rows:
+            return
+        self._lay_out(partial, rows)
+        with path.open("rb") as source, partial.open("r+b") as out:
+            old, new = 8 + int.from_bytes(source.read(8), "little"), len(self._header(rows))
+            for _, _, size in self.shapes.values():
+                _copy(source, out, old, new, size * min(rows, old_rows))
+                old, new = old + old_rows * size, new + rows * size
         partial.replace(path)
 
     def _lay_out(self, path: Path, rows: int) -> None:
@@ -277,6 +283,23 @@ class SampleWriter:
         text = json.dumps(entries, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
         return len(text).to_bytes(8, "little") + text
+
+
+def _shard_rows(path: Path) -> int:
+    """The rows that a shard is laid out for."""
+    with path.open("rb") as file:
+        header = file.read(int.from_bytes(file.read(8), "little"))
+    return int(json.loads(header)[THETA]["shape"][0])
+
+
+def _file_limit() -> int:
+    """The most bytes that a file of this process may have."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return sys.maxsize
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    return sys.maxsize if most == resource.RLIM_INFINITY else most
 
 
 def _write(descriptor: int, data: memoryview, offset: int) -> None:
