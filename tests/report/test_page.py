@@ -10,7 +10,7 @@ import pytest
 from dubito import plots
 from dubito.plots import Series
 from dubito.report import write_figures, write_html, write_markdown
-from dubito.results import Result
+from dubito.results import Result, Table
 
 VOID = {"meta", "img", "br", "path", "use", "image", "rect"}
 
@@ -93,6 +93,14 @@ def test_markdown_links_lead_to_files(result, tmp_path):
     assert (path.parent / links[0]).exists()
     assert "| SGLD | 0.1000 | 0.2500 |" in text
     assert "| --- | ---: | ---: |" in text
+
+
+def test_words_of_any_kind_stay_one_markdown_row_and_no_tag(tmp_path):
+    odd = Table("<i>", ("a|b", "c\nd"), [("x\n<script>alert(1)</script>", "1 < 2")], note="</td>")
+    path = write_markdown([Result("odd", "A <b> & c", "<img>", tables=[odd])], tmp_path / "odd.md")
+    text = path.read_text()
+    assert "| a\\|b | c d |\n| --- | --- |\n| x &lt;script>alert(1)&lt;/script> | 1 < 2 |" in text
+    assert not re.search("<[a-z/]", text) and "A &lt;b> & c" in text
 
 
 def test_markdown_puts_figures_beside_the_page_by_default(figures, tmp_path):

@@ -56,6 +56,11 @@ def test_markup_in_words_is_printed_as_it_is():
     assert "[red]x" in text
 
 
+def test_a_cell_with_line_ends_stays_one_row():
+    text = printed(Result("a", "A", tables=[Table("T", ["c\nd", "e"], [["x\ny", 1]])]), width=80)
+    assert "c d  e\n" in text and "x y  1\n" in text
+
+
 def test_without_unicode_dashes_are_plain(wide):
     file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     print_result(wide, Console(file=file, width=40))

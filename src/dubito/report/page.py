@@ -2,6 +2,7 @@
 
 import base64
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -78,12 +79,12 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def _markdown(result: Result, path: Path, folder: Path) -> list[str]:
-    blocks = [f"## {result.title}", *_paragraphs(result.summary)]
+    blocks = [f"## {_plain(result.title)}", *map(_plain, _paragraphs(result.summary))]
     for table in result.tables:
-        blocks += [f"**{table.title}**", _markdown_table(table), *_paragraphs(table.note)]
+        blocks += [f"**{_plain(table.title)}**", _markdown_table(table), *map(_plain, _paragraphs(table.note))]
     for figure, image in zip(result.figures, write_figures(result, folder) if result.figures else (), strict=True):
         link = Path(os.path.relpath(image, path.parent)).as_posix()
-        blocks += [f"![{figure.title}]({link})", *_paragraphs(figure.caption)]
+        blocks += [f"![{_plain(figure.title)}]({link})", *map(_plain, _paragraphs(figure.caption))]
     made = [f"{name} {text}" for name, text in flat(result.environment)]
     return blocks + ([f"<sub>{' · '.join(made)}</sub>"] if made else [])
 
@@ -91,4 +92,9 @@ def _markdown(result: Result, path: Path, folder: Path) -> list[str]:
 def _markdown_table(table: Table) -> str:
     rule = ["---:" if numeric else "---" for numeric in is_numeric(table)]
     rows = [list(table.columns), rule, *table_text(table)]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
+    return "\n".join("| " + " | ".join(_plain(cell).replace("|", "\\|") for cell in row) + " |" for row in rows)
+
+
+def _plain(text: str) -> str:
+    """One line in which no word is taken for an HTML tag."""
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", " ".join(text.splitlines()))

@@ -40,7 +40,8 @@ def print_table(table: Table, console: "Console") -> None:
 
 def _grid(table: Table, console: "Console") -> list[str]:
     """Aligned lines: the columns' names, a rule, the rows."""
-    texts = [[_fit(cell, console) for cell in row] for row in (list(table.columns), *table_text(table))]
+    rows = (list(table.columns), *table_text(table))
+    texts = [[_fit(" ".join(cell.splitlines()), console) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     sides = [">" if numeric else "<" for numeric in is_numeric(table)]
     lines = ["  ".join(f"{c:{s}{w}}" for c, s, w in zip(row, sides, widths, strict=True)).rstrip() for row in texts]
