@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_args
 
@@ -25,6 +26,7 @@ Made = TypeVar("Made")
 Precision = Literal["float32", "tf32", "bf16"]
 CPU_FLOPS = 2e7  # per member and call: above this the members' own kernels fill the cores and vmap only adds traffic
 CLEAR_FLOPS = 2e6  # below this vmap wins by so much that no probe is needed
+GRACE = 3.0  # seconds that a worker has to save its run after Ctrl-C
 PROBED = 3  # members in a timed probe
 CUDA_PROBED = 16  # on a GPU, so that the launching of kernels is shared as it will be
 
@@ -211,16 +213,34 @@ def pool(workers: int) -> contextlib.AbstractContextManager[Executor | None]:
     """Processes with one thread each; none where one worker is enough."""
     if workers < 1:
         raise ValueError(f"workers is {workers}; there must be at least 1")
-    if workers == 1:
-        return contextlib.nullcontext()
-    context = multiprocessing.get_context("spawn")  # threads do not survive a fork
-    return ProcessPoolExecutor(workers, context, initializer=_begin)
+    return contextlib.nullcontext() if workers == 1 else _Pool(workers)
 
 
-def _begin() -> None:
+class _Pool(ProcessPoolExecutor):
+    """Processes that leave soon after Ctrl-C, whatever they have still been given to do."""
+
+    def __init__(self, workers: int) -> None:
+        context = multiprocessing.get_context("spawn")  # threads do not survive a fork
+        self._over = context.Event()
+        super().__init__(workers, context, initializer=_begin, initargs=(self._over,))
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> bool | None:
+        if kind is not None and not issubclass(kind, Exception):
+            self._over.set()
+        return super().__exit__(kind, error, trace)
+
+
+def _begin(over: Event) -> None:
     """One thread, and no life of its own: a worker whose parent was killed would wait for work for ever."""
     torch.set_num_threads(1)
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    for leave in (_leave_with_parent, partial(_leave_after, over)):
+        threading.Thread(target=leave, daemon=True).start()
+
+
+def _leave_after(over: Event) -> None:
+    over.wait()
+    time.sleep(GRACE)
+    os._exit(1)
 
 
 def _leave_with_parent() -> None:

@@ -34,6 +34,17 @@ def test_a_study_is_run_as_asked(dubito, monkeypatch):
     assert asked == [("coin", settings)]
 
 
+def test_a_study_that_was_stopped_says_how_to_go_on(in_folder, monkeypatch):
+    def stopped(name, **settings):
+        raise KeyboardInterrupt("stopped after 3 steps; its .posterior is what it reached")
+
+    monkeypatch.setattr(studies, "run", stopped)
+    found = CliRunner().invoke(app, ["study", "coin"])
+    assert found.exit_code == 130 and found.stderr == "dubito: stopped by the user; run the same command again\n"
+    (in_folder / "results" / "runs").mkdir(parents=True)
+    assert "goes on from what is kept in results/runs" in CliRunner().invoke(app, ["study", "coin"]).stderr
+
+
 def test_several_studies_are_run_one_after_another(dubito, monkeypatch):
     asked = []
     monkeypatch.setattr(studies, "run", lambda name, **settings: asked.append(name))

@@ -1,6 +1,7 @@
 """Pieces of a study: all answered, in several processes or one, none made twice, and made again where they must be."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -99,6 +100,7 @@ def test_another_study_s_folders_lie_beside():
     assert QUIET.beside("other").work is None
 
 
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes by /proc")
 SCRIPT = """
 import sys, time
 from pathlib import Path
@@ -112,7 +114,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="looks at processes by /proc")
+@on_linux
 def test_workers_do_not_outlive_a_parent_that_was_killed(tmp_path):
     script, told = tmp_path / "script.py", tmp_path / "workers"
     script.write_text(SCRIPT)
@@ -123,6 +125,17 @@ def test_workers_do_not_outlive_a_parent_that_was_killed(tmp_path):
     parent.kill()
     parent.wait()
     _until(lambda: not any(map(_lives, workers)))
+
+
+@on_linux
+def test_ctrl_c_does_not_wait_for_what_workers_were_given(tmp_path):
+    script, told = tmp_path / "script.py", tmp_path / "workers"
+    script.write_text(SCRIPT)
+    parent = subprocess.Popen([sys.executable, str(script), str(told)], stderr=subprocess.DEVNULL)
+    _until(lambda: told.exists() and told.read_text())
+    parent.send_signal(signal.SIGINT)
+    assert parent.wait(timeout=60) != 0
+    assert not any(_lives(int(one)) for one in told.read_text().split())
 
 
 def _lives(process: int) -> bool:

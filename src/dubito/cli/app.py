@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dubito import __version__
-from dubito.cli.guard import Guard
+from dubito.cli.guard import Guard, begun_again
 
 if TYPE_CHECKING:
     from dubito.cli.rows import Part
@@ -63,7 +63,8 @@ def demo(
     """Show what doubt is good for, on embedded data."""
     from dubito import demo
 
-    demo.run(folder, quick=quick, progress=not quiet)
+    with begun_again():
+        demo.run(folder, quick=quick, progress=not quiet)
 
 
 @app.command()
@@ -363,8 +364,9 @@ def study(
 
     named = [studies.find(name).name for name in names or ()]
     chosen = studies.names() if every else named
-    for name in chosen:
-        studies.run(name, quick=quick, device=device, folder=folder, seed=seed, progress=not quiet, workers=workers)
+    with begun_again(None if quick else folder / studies.RUNS):
+        for name in chosen:
+            studies.run(name, quick=quick, device=device, folder=folder, seed=seed, progress=not quiet, workers=workers)
     if not chosen:
         print_result(listing.studies_result())
 

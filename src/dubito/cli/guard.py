@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -44,6 +45,16 @@ def one_line(debug: bool) -> Iterator[None]:
             raise
         _say(_usage(error) if wrong_usage else _sentence(error))
         raise typer.Exit(USER_ERROR) from error
+
+
+@contextmanager
+def begun_again(kept: Path | None = None) -> Iterator[None]:
+    """Work whose own words on Ctrl-C are for Python: here the same command goes on or begins again."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        further = f", which goes on from what is kept in {kept}" if kept is not None and kept.is_dir() else ""
+        raise KeyboardInterrupt(f"stopped by the user; run the same command again{further}") from stop
 
 
 def _say(text: str) -> None:

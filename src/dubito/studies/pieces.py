@@ -62,7 +62,7 @@ def _each(job: Job, pieces: Mapping[str, tuple[Any, ...]], settings: Settings) -
             for done in track(as_completed(under_way), len(pieces), "pieces", settings.progress):
                 yield under_way[done], done.result()
         except BaseException:
-            processes.shutdown(cancel_futures=True)
+            processes.shutdown(wait=False, cancel_futures=True)
             raise
 
 
