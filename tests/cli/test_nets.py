@@ -6,6 +6,11 @@ from dubito.cli import nets
 from dubito.cli.settings import NetSettings
 
 
+class Faulty(nn.Module):
+    def forward(self, x):
+        return {}["none"]
+
+
 def build(name, seed=0, **arguments):
     return nets.build(NetSettings(name=name, arguments=arguments), seed)
 
@@ -56,6 +61,8 @@ def test_wrong_arguments(own_module):
         build(f"{own_module}:make", depth=3)
     with pytest.raises(ValueError, match="do not fit mlp"):
         build("mlp", size=[1, 2])
+    with pytest.raises(ValueError, match=r"make fails with .* .TypeError: .*correct --net-args"):
+        build(f"{own_module}:make", width="x")
 
 
 def test_a_module_that_cannot_be_imported(in_folder):
@@ -70,5 +77,7 @@ def test_outputs_says_which_rows_do_not_fit():
     assert net[0].num_batches_tracked == 0
     with pytest.raises(ValueError, match=r"the network mine cannot take a row of shape \(4,\)"):
         nets.outputs(net, "mine", torch.randn(5, 4))
+    with pytest.raises(ValueError, match=r"the network mine cannot take a row .*'none'"):
+        nets.outputs(Faulty(), "mine", torch.randn(5, 4))
     with pytest.raises(ValueError, match="returned a tuple"):
         nets.outputs(nn.LSTM(3, 2), "mine", torch.randn(5, 3))

@@ -147,6 +147,12 @@ def test_paths_in_a_file_are_relative_to_it(in_folder):
     assert settings.parse(settings.read(Path("deep/b.toml"))).data.source == "uci/yacht"
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(in_folder):
+    path = in_folder / "fit.toml"
+    path.write_text("steps = 3", encoding="utf-8-sig")
+    assert settings.read(path)["steps"] == 3
+
+
 def test_flags_go_before_the_file():
     made = document(steps=10, method={"name": "sgld", "thin": 3})
     settings.choose(made, "method", "sgld")

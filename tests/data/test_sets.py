@@ -219,7 +219,10 @@ def test_uci_splits_are_the_same_stored_or_drawn(tmp_path, yacht):
     assert stored.train.x.shape == (27, 6) and stored.test.y.shape == (3,)
 
 
-@pytest.mark.parametrize(("name", "split"), [("uci/yacht", 20), ("uci/yacht", -1), ("uci/protein", 5), ("digits", 0)])
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [("uci/yacht", 1.5), ("uci/yacht", 20), ("uci/yacht", -1), ("uci/protein", 5), ("digits", 0)],
+)
 def test_a_split_that_does_not_exist(tmp_path, name, split):
     with pytest.raises(DataError, match=f"{name} has .*split={split}"):
         data.load(name, tmp_path, split=split)

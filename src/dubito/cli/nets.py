@@ -22,7 +22,7 @@ def build(net: NetSettings, seed: int) -> nn.Module:
     make = _factory(net)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        module = make()
+        module = _made(make, net)
     if not isinstance(module, nn.Module):
         raise ValueError(f"{net.name} returned a {type(module).__name__}, not a torch.nn.Module; return the network")
     return module
@@ -36,7 +36,7 @@ def outputs(net: nn.Module, name: str, x: Tensor) -> Tensor:
     try:
         with torch.no_grad():
             made = module(row)
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+    except Exception as error:
         why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ValueError(
             f"the network {name} cannot take a row of shape {tuple(x.shape[1:])} ({why}); give it such inputs by "
@@ -45,6 +45,17 @@ def outputs(net: nn.Module, name: str, x: Tensor) -> Tensor:
     if not isinstance(made, Tensor):
         raise ValueError(f"the network {name} returned a {type(made).__name__}; return one tensor, rows first")
     return made
+
+
+def _made(make: Callable[[], Any], net: NetSettings) -> Any:
+    try:
+        return make()
+    except ValueError:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{net.name} fails with the arguments {dict(net.arguments)} ({why}); correct --net-args, "
+                         "or the factory") from error  # fmt: skip
 
 
 def _factory(net: NetSettings) -> Callable[[], Any]:

@@ -105,7 +105,7 @@ class FitSettings:
 def read(path: Path) -> Document:
     """A TOML file, the paths in it taken relative to its own folder."""
     try:
-        document = loads_toml(path.read_text(encoding="utf-8"))
+        document = loads_toml(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError as error:
         raise FileNotFoundError(f"there is no settings file {path}; check the path") from error
     except UnicodeDecodeError as error:

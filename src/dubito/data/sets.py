@@ -127,9 +127,9 @@ def _split_index(name: str, splits: int, split: int | None) -> int:
         return 0
     if not splits:
         raise DataError(f"{name} has one fixed division, so leave split={split} out.")
-    if not 0 <= split < splits:
+    if split not in range(splits):
         raise DataError(f"{name} has the standard splits 0 to {splits - 1}, got split={split}.")
-    return split
+    return int(split)
 
 
 def _present(sources: tuple[Source, ...], root: Path) -> Source | None:
