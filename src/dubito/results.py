@@ -14,6 +14,7 @@ import platform
 import re
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from importlib import metadata
@@ -118,9 +119,9 @@ class Result:
         if arrays:
             content = _npz_bytes(arrays)
             beside = path.with_suffix(".npz")
-            _write(beside, content)
+            write_whole(beside, content)
             record["arrays"] = {"file": beside.name, "sha256": hashlib.sha256(content).hexdigest()}
-        _write(path, (_dumps(record) + "\n").encode())
+        write_whole(path, (_dumps(record) + "\n").encode())
         return path
 
     @classmethod
@@ -295,7 +296,7 @@ def made_folder(folder: str | Path) -> Path:
     return Path(folder)
 
 
-def _write(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes) -> None:
     """Write beside and rename, so that a reader never sees half a file."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -304,8 +305,12 @@ def _write(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+    except OSError as error:
+        why = f"cannot write {path} ({error.strerror or error}); make room, or choose a place you may write to"
+        raise OSError(error.errno, why) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

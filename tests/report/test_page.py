@@ -1,5 +1,7 @@
 """Pages: self-contained HTML, and Markdown whose links lead to files."""
 
+import errno
+import os
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -120,3 +122,15 @@ def test_places_that_cannot_be_written_to_are_named_with_the_cure(tmp_path):
     ):
         with pytest.raises(OSError, match=r"cannot write to .*deeper .*; choose a folder you may write to"):
             write()
+
+
+def test_a_page_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch):
+    path = write_html([Result("r", "Old")], tmp_path / "page.html", "Old")
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"cannot write .*page.html .No space left on device.; make room"):
+        write_html([Result("r", "New")], path, "New")
+    assert "Old" in path.read_text() and list(tmp_path.iterdir()) == [path]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dubito.report import charts, images, pictures
 from dubito.report.style import DARK, RC, Palette
-from dubito.results import Figure, Panel, Result, made_folder
+from dubito.results import Figure, Panel, Result, made_folder, write_whole
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -74,7 +74,7 @@ def write_figures(result: Result, folder: str | Path) -> list[Path]:
     palette = Palette(result.figures)
     paths = [folder / f"{result.name}-{figure.name}.png" for figure in result.figures]
     for path, figure in zip(paths, result.figures, strict=True):
-        path.write_bytes(render(figure, palette, "png", titled=True))
+        write_whole(path, render(figure, palette, "png", titled=True))
     return paths
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from dubito.report.cells import flat, is_numeric, table_text
 from dubito.report.figures import css_variable, inline_svg, render, write_figures
 from dubito.report.style import DARK, Palette
-from dubito.results import Figure, Result, Table, made_folder
+from dubito.results import Figure, Result, Table, made_folder, write_whole
 
 _HEAVY = 300_000  # an SVG longer than this is shown as a PNG instead
 
@@ -41,7 +41,7 @@ def write_markdown(results: Sequence[Result], path: str | Path, figures: str | P
 def _write(path: str | Path, text: str) -> Path:
     path = Path(path)
     made_folder(path.parent)
-    path.write_text(text, encoding="utf-8")
+    write_whole(path, text.encode())
     return path
 
 
