@@ -31,6 +31,12 @@ def npz_file(tmp_path):
     return write
 
 
+@pytest.mark.parametrize("text", ["b,a\n2,1\n4,3\n", "b,c,a\n2,,1\n4, ,3\n"])
+def test_new_rows_need_no_target(csv_file, text):
+    x, y, table = read(csv_file(text), like=Table(("a", "b"), "c", "class", ("no", "yes")))
+    assert x.tolist() == [[1, 2], [3, 4]] and y is None and table == Table(("a", "b"))
+
+
 def test_last_column_is_the_target_unless_named(csv_file):
     path = csv_file("a,b,c\n1,2,0.5\n3,4,1.5\n\n")
     x, y, table = read(path)

@@ -83,7 +83,7 @@ def read(
 
     CSV: every column but the target (by name, the last when left out) is a number. Whole numbers make an int64 target,
     other numbers float32, words are classes in alphabetical order. With `labelled=False` all columns are inputs.
-    `like`, the training Table, picks columns by name and keeps its class indices; the target may be missing.
+    `like`, the training Table, picks columns by name and keeps its class indices; the target may be missing or empty.
     """
     path = Path(path)
     if not path.is_file():
@@ -163,7 +163,8 @@ def _target_name(table: _Csv, target: str | None, labelled: bool, like: Table | 
         _require(table, target)
         return target
     if like is not None:
-        return like.target if like.target in table.header else None
+        known = like.target in table.header and any(table.column(like.target))
+        return like.target if known else None
     return table.header[-1]
 
 
