@@ -1,5 +1,6 @@
 """Dropout under our own masks: where it is, what it keeps, and that a draw is a function."""
 
+import copy
 import math
 
 import pytest
@@ -109,6 +110,37 @@ def test_a_draw_is_the_same_function_on_any_batching(module):
     turned = posterior.predict(x.flip(0), draws=6).draws.flip(1)
     torch.testing.assert_close(turned, whole)
     assert float(whole.std(0).max()) > 1e-3
+
+
+class Running(nn.Module):
+    """Inputs less a running mean of its own, which moves in training; optionally it drops in the same forward."""
+
+    def __init__(self, drops: bool):
+        super().__init__()
+        self.body, self.head, self.drops = nn.Linear(4, 8), nn.Linear(8, 3), drops
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x):
+        if self.training:
+            self.mean.mul_(0.9).add_(0.1 * x.detach().mean(0))
+        h = torch.relu(self.body(x - self.mean))
+        return self.head(F.dropout(h, 0.3, self.training) if self.drops else h)
+
+
+@pytest.mark.parametrize("members", [1, 2])
+@pytest.mark.parametrize("made", ["running", "both", "spectral"])
+def test_buffers_that_move_in_training_rest_when_masks_are_drawn(made, members, tmp_path):
+    spectral = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(4, 8)), nn.ReLU(), nn.Linear(8, 3))
+    module = spectral if made == "spectral" else Running(drops=made == "both")
+    settings = {"init": lambda seed: copy.deepcopy(module)} if members > 1 else {}
+    posterior = dubito.fit(module, (X, Y), "mc_dropout", members=members, steps=5, progress=False, **settings)
+    posterior.save(tmp_path / "p")
+    first = posterior.predict(X, draws=6).draws
+    assert float(first.std(0).max()) > 1e-3
+    assert torch.equal(posterior.predict(X, draws=6).draws, first)
+    assert torch.equal(dubito.load(tmp_path / "p", module).predict(X, draws=6).draws, first)
+    if made != "both":  # a forward that drops is in training as a whole
+        torch.testing.assert_close(posterior.predict(X, draws=6, batch_size=7).draws, first)
 
 
 def test_fewer_draws_are_the_first_of_more_and_seeds_differ():

@@ -312,3 +312,31 @@ def test_dropout_in_a_fused_call_draws_though_no_global_generator_moves(rate, mo
 def test_a_module_that_cannot_be_copied_is_refused_with_the_reason():
     with pytest.raises(ValueError, match=r"cannot be copied \(cannot pickle '_thread.lock' object\); keep what cannot"):
         Net(Locked())
+
+
+class Remembers(nn.Module):
+    """Keeps what it last saw in plain attributes, as modules that show their attention do."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head, self.last, self.scale = nn.Linear(3, 4), nn.Linear(4, 2), None, torch.ones(4)
+
+    def forward(self, x):
+        self.last = torch.tanh(self.body(x)) * self.scale
+        self.seen = [self.last.mean()]
+        return self.head(self.last)
+
+
+@pytest.mark.parametrize("method", ["map", "variational", "mc_dropout", "sgld"])
+def test_what_a_forward_pass_leaves_in_a_module_is_not_copied(method):
+    x = torch.randn(12, 3, generator=torch.Generator().manual_seed(0))
+    chosen = dubito.SGLD(burn_in=0, thin=2) if method == "sgld" else method
+    posterior = dubito.fit(
+        Remembers(), (x, (x[:, 0] > 0).long()), chosen, members=2, steps=4, progress=False, device="cpu"
+    )
+    posterior.predict(x, draws=4)
+    if method != "sgld":
+        network = posterior.member(0).mean_network()
+        assert network.last is None and not hasattr(network, "seen") and bool((network.scale == 1).all())
+        assert network(x).shape == (12, 2)
+    assert posterior.net.with_dropout(0.2)(posterior.net.theta(), x).shape == (12, 2)

@@ -35,7 +35,7 @@ def _called(init: Initialiser, seed: int, net: Net) -> Mapping[str, Tensor]:
 
 def _reset(net: Net) -> dict[str, Tensor]:
     """Fresh weights from every initialiser, the leaves' first; a weight that none of them writes is an error."""
-    fresh = copy.deepcopy(net.module)
+    fresh = copy.deepcopy(net.tidied())
     with torch.no_grad():
         for parameter in fresh.parameters():
             if parameter.is_floating_point():

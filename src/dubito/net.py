@@ -8,10 +8,10 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_map
 
 from dubito import running, runtime
+from dubito.copies import attributes, check_dtypes, private_copy, put_back
 from dubito.cost import FlopCounter
 from dubito.dropout import Dropping, Site, fused_modules, locate, make_masks, make_uniforms
 from dubito.inputs import Inputs, arguments, n_rows, plain, rows, signature
@@ -34,15 +34,17 @@ class Net:
     """
 
     def __init__(self, module: nn.Module, fixed: Collection[str] = (), dropout: float | None = None) -> None:
-        self.module = _private_copy(module)
+        self.module = private_copy(module)
+        self._attributes = attributes(self.module)
         self.fixed, self.dropout = frozenset(fixed), dropout
         named = dict(self.module.named_parameters())
         free = {name: p for name, p in named.items() if name not in self.fixed}
-        _check_dtypes(free)
+        check_dtypes(free)
         self.layout = Layout.of(free)
         self._slots = _slots(self.module)
         self._norms = running.tracked(self.module)
         self._live = running.buffer_names(self.module, self._norms)
+        self._still: list[nn.Module] = []  # owners of other buffers that move in training
         self._traces: dict[Any, _Trace] = {}
         self._schemes: dict[Any, Scheme] = {}
         self._vectorise: dict[Any, bool] = {}
@@ -93,15 +95,20 @@ class Net:
         picked = runtime.pick_device(device)
         if picked.type == self.device.type:
             return self
-        return Net(copy.deepcopy(self.module).to(picked), self.fixed, self.dropout)
+        return Net(copy.deepcopy(self.tidied()).to(picked), self.fixed, self.dropout)
 
     def with_dropout(self, rate: float | None) -> "Net":
         """The same module with another dropout rate."""
-        return Net(self.module, self.fixed, rate)
+        return Net(self.tidied(), self.fixed, rate)
+
+    def tidied(self) -> nn.Module:
+        """The private copy, less what forward passes have left in its attributes, so that it can be copied."""
+        put_back(self.module, self._attributes)
+        return self.module
 
     def network(self, theta: Tensor, buffers: Mapping[str, Tensor] | None = None) -> nn.Module:
         """A plain module in evaluation mode that holds the given weights."""
-        module = copy.deepcopy(self.module).requires_grad_(True).eval()
+        module = copy.deepcopy(self.tidied()).requires_grad_(True).eval()
         values = self.layout.split(theta.detach())
         with torch.no_grad():
             for name, parameter in module.named_parameters():
@@ -136,6 +143,8 @@ class Net:
         tensors = {slot: values[name] for slot, name in self._slots.items() if name in values}
         moves = mode in ("train", "live") and bool(self._live)
         held = buffers or (runtime.member(self.buffers(1), 0) if moves else {})
+        if mode == "dropout":
+            held = {name: buffer.clone() for name, buffer in held.items()}  # a part that drops by itself moves its own
         tensors.update(held)
         args, kwargs = arguments(x)
         self._switch(mode)
@@ -308,10 +317,23 @@ class Net:
 
     def _traced(self, one: Inputs) -> "_Trace":
         two = tree_map(lambda t: torch.cat([t, t]), plain(one))
-        own, _, _ = self._record(one, inputs=False)
+        own = self._stilled(one, self._record(one, inputs=False)[0])
         inputs = self.dropout is not None and not own
         (single, fused, draws), (double, _, _) = self._record(one, inputs), self._record(two, inputs)
         return _Trace(locate(single, double, self.dropout), fused, inputs, draws)
+
+    def _stilled(self, x: Inputs, sites: list[Site]) -> list[Site]:
+        """The dropout calls once buffers rest under masks too, but for those of parts that drop by themselves."""
+        owners = [m for m in running.owners(self.module, self._live) if m not in self._norms]
+        if owners == self._still:
+            return sites
+        self._switch("eval")
+        self._still = owners
+        if len(found := self._record(x, inputs=False)[0]) == len(sites):
+            return found
+        self._switch("eval")
+        self._still = []
+        return sites
 
     def _record(self, x: Inputs, inputs: bool) -> tuple[list[Site], list[str], bool]:
         record: list[Site] = []
@@ -346,6 +368,8 @@ class Net:
         self.module.train(mode in ("train", "dropout"))
         for norm in self._norms:
             norm.train(mode in ("train", "live"))
+        for part in self._still if mode == "dropout" else ():
+            part.training = False
         self._mode = mode
 
     def _like(self) -> Tensor:
@@ -361,32 +385,6 @@ class _Trace:
 
     def __init__(self, sites: list[Site], fused: list[str], inputs: bool, draws: bool) -> None:
         self.sites, self.fused, self.inputs, self.draws = sites, fused, inputs, draws
-
-
-def _private_copy(module: nn.Module) -> nn.Module:
-    if any(is_lazy(t) for t in (*module.parameters(), *module.buffers())):
-        raise ValueError("the network has lazy layers that have not seen data; run one forward pass before fitting")
-    try:
-        clone = copy.deepcopy(module)
-    except RuntimeError as error:
-        raise ValueError(
-            "the network cannot be copied because it holds tensors that are part of a graph; detach them "
-            "or rebuild the module"
-        ) from error
-    except TypeError as error:
-        raise ValueError(f"the network cannot be copied ({error}); keep what cannot out of the module") from error
-    for part in clone.modules():
-        if isinstance(part, nn.Embedding | nn.EmbeddingBag):
-            part.sparse = False  # gradients of a flat vector are dense
-    return clone.requires_grad_(False).eval()
-
-
-def _check_dtypes(parameters: Mapping[str, Tensor]) -> None:
-    kinds = {p.dtype for p in parameters.values()}
-    if strange := [str(kind) for kind in kinds if not kind.is_floating_point]:
-        raise ValueError(f"the network has weights of {strange[0]}; real floating-point weights are needed")
-    if len(kinds) > 1:
-        raise ValueError(f"the network mixes weight types {sorted(map(str, kinds))}; convert it with net.float() first")
 
 
 def _slots(module: nn.Module) -> dict[str, str]:

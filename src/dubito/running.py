@@ -1,7 +1,7 @@
 """Buffers that move while a network trains: the running statistics of normalisation layers, and whatever else does."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +39,12 @@ def buffer_names(module: nn.Module, owners: Sequence[nn.Module]) -> list[str]:
         for key, b in sub._buffers.items()
         if b is not None
     ]
+
+
+def owners(module: nn.Module, names: Collection[str]) -> list[nn.Module]:
+    """The submodules that hold some buffers, each once."""
+    found = {id(sub): sub for sub in (module.get_submodule(name.rpartition(".")[0]) for name in names)}
+    return list(found.values())
 
 
 @contextlib.contextmanager

@@ -235,7 +235,7 @@ class Training:
     def reopen(self, home: RunFolder) -> Posterior:
         """The posterior of a finished run."""
         device = str(self.target.net.device)
-        return load(home.posterior, self.target.net.module, likelihood=self.target.likelihood, device=device)
+        return load(home.posterior, self.target.net.tidied(), likelihood=self.target.likelihood, device=device)
 
     # -- inside ------------------------------------------------------------------------------------------------
 

@@ -81,7 +81,7 @@ def _other(folder: Path, first: Path, run: Run, device: str) -> Posterior:
             raise ValueError(f"{folder} encodes its rows otherwise than {first}; look at one after the other")
         return other.posterior
     _, manifest = read_manifest(folder)
-    module = run.posterior.net.module if manifest["net"] is None else None
+    module = run.posterior.net.tidied() if manifest["net"] is None else None
     return dubito.load(folder, module, device=device)
 
 

@@ -78,7 +78,7 @@ class Lesson:
 
     def __init__(self, settings: DarkKnowledge, teacher: Net, likelihood: Likelihood) -> None:
         self.settings, self.taught = settings, likelihood
-        self.net = Net(settings.student or teacher.module).to(teacher.device)
+        self.net = Net(settings.student or teacher.tidied()).to(teacher.device)
         self.likelihood = _student_likelihood(settings, likelihood)
         if likelihood.kind == "regression" and settings.student is None and not self._has_noise:
             raise ValueError("a regression student outputs means and noise; give student= a net with twice the outputs")

@@ -163,7 +163,7 @@ class Distillation(ABC):
 
     def reopen(self, home: RunFolder) -> Posterior:
         """The posterior of a finished run."""
-        return load(home.posterior, self.net.module, likelihood=self.likelihood, device=str(self.net.device))
+        return load(home.posterior, self.net.tidied(), likelihood=self.likelihood, device=str(self.net.device))
 
 
 Made = TypeVar("Made", bound=Posterior)
