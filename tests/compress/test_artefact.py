@@ -406,3 +406,12 @@ def test_labels_to_ignore_are_no_errors(tmp_path):
     assert row[5] == pytest.approx(float(F.cross_entropy(logits.flatten(0, 1), y.flatten(), ignore_index=9)), rel=1e-4)
     with pytest.raises(ValueError, match="every label is one to ignore, so there is no error to go by"):
         compress.curve({"VI": posterior}, (X, torch.full_like(y, 9)))
+
+
+def test_writing_and_opening_leave_the_global_generator_alone(tmp_path):
+    posterior = dubito.fit(dense(12, 6, 2), (X, Y), "variational", steps=3, progress=False, device="cpu")
+    before = torch.get_rng_state()
+    compress.write(posterior, tmp_path / "n.safetensors", (X, Y), cut=0.1)
+    assert torch.equal(torch.get_rng_state(), before)
+    dubito.load_network(tmp_path / "n.safetensors")
+    assert torch.equal(torch.get_rng_state(), before)

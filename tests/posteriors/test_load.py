@@ -64,6 +64,13 @@ def test_a_network_of_the_house_needs_no_module(tmp_path):
     assert torch.equal(dubito.load(tmp_path / "p").predict(X).probs, fit(module=module).predict(X).probs)
 
 
+def test_a_network_that_is_rebuilt_leaves_the_global_generator_alone(tmp_path):
+    fit(module=dubito.nn.mlp([3, 4, 2])).save(tmp_path / "p")
+    before = torch.get_rng_state()
+    dubito.load(tmp_path / "p")
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_a_module_of_ones_own_must_be_given(folder):
     with pytest.raises(ValueError, match=r"made from your own module; load it with dubito\.load\(path, net\)"):
         dubito.load(folder)

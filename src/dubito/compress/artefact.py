@@ -17,6 +17,7 @@ from dubito.inputs import arguments, move, rows, tensors
 from dubito.nn.gates import folded
 from dubito.posteriors.base import Posterior
 from dubito.results import Table
+from dubito.rng import isolated
 
 REPEATS = 15
 ROWS = 128  # of the validation data, at which latency is measured
@@ -65,7 +66,10 @@ def small_network(network: nn.Module, x: Any = None) -> nn.Module:
     """
     layers = chains.chain(network)
     flat = not isinstance(x, Tensor) or x.dim() == 2
-    return network if layers is None else nn.Sequential(*chains.without_dead_units(layers, flat)).eval()
+    if layers is None:
+        return network
+    with isolated("rebuilt"):  # layers are made with fresh weights, which are written over
+        return nn.Sequential(*chains.without_dead_units(layers, flat)).eval()
 
 
 def write(

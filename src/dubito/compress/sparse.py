@@ -21,6 +21,7 @@ from dubito.nn import build, folded
 from dubito.nn.registry import recipe
 from dubito.posteriors.files import make_folder, write_atomically
 from dubito.posteriors.storage import Damaged
+from dubito.rng import isolated
 
 FORMAT = 1
 MARK = "dubito.network"
@@ -125,7 +126,8 @@ def _module(made: Mapping[str, Any], net: nn.Module | None, path: str | Path) ->
         if net is None:
             raise ValueError(f"{path} was made from your own module; load it with dubito.load_network(path, net)")
         return folded(net)  # a copy; gates have gone into the weights
-    return chains.build(made["layers"]) if made["kind"] == "chain" else build(made["net"])
+    with isolated("rebuilt"):  # fresh weights, which are written over, do not move the global generator
+        return chains.build(made["layers"]) if made["kind"] == "chain" else build(made["net"])
 
 
 def _state(network: nn.Module) -> dict[str, Tensor]:

@@ -19,6 +19,7 @@ from dubito.posteriors import dropout, files, gaussian, generator, mixture, samp
 from dubito.posteriors.base import Posterior
 from dubito.posteriors.samples import Form, SamplesPosterior
 from dubito.posteriors.storage import Damaged, JoinedSamples
+from dubito.rng import isolated
 from dubito.runtime import pick_device
 
 OPENERS: dict[str, Callable[[Path, Mapping[str, Any], Net, Likelihood], Posterior]] = {
@@ -82,11 +83,17 @@ def _constants(posterior: SamplesPosterior) -> dict[str, Tensor]:
 def _net(folder: Path, manifest: Mapping[str, Any], module: nn.Module | None) -> Net:
     if module is None and manifest["net"] is None:
         raise ValueError(f"{folder} was made from your own module; load it with dubito.load(path, net)")
-    module = build(manifest["net"]) if module is None else module
+    module = _rebuilt(manifest["net"]) if module is None else module
     net = Net(module, manifest["fixed"])
     _check_layout(folder, manifest, net)
     _fill(folder, net)
     return net
+
+
+def _rebuilt(made: Mapping[str, Any]) -> nn.Module:
+    """The net of a recipe; its fresh weights, which are written over, do not move the global generator."""
+    with isolated("rebuilt"):
+        return build(made)
 
 
 def _check_layout(folder: Path, manifest: Mapping[str, Any], net: Net) -> None:
