@@ -317,3 +317,10 @@ def test_a_sampler_that_needs_all_rows_gets_them(classifier):
     assert dubito.fit(net(), (x, y), method, steps=8, **QUIET).about["batch_size"] == len(x)
     with pytest.raises(ValueError, match=f"uses all {len(x)} rows at every step; leave batch_size out"):
         dubito.fit(net(), (x, y), method, steps=8, batch_size=5, **QUIET)
+
+
+def test_a_buffer_of_one_has_no_spread_and_is_no_reason_to_warn():
+    method = dubito.OnlineDistillation(sampler=dubito.SGLD(burn_in=2, thin=1), distiller=SMALL, every=2, buffer=1)
+    x = torch.randn(12, 3, generator=torch.Generator().manual_seed(0))
+    made = dubito.fit(net(), (x, (x[:, 0] > 0).long()), method, steps=6, **QUIET)
+    assert bool(torch.isfinite(made.predict(x).probs).all())

@@ -214,7 +214,7 @@ class OnlineDistillation(Method[OnlineState]):
     def _standardise(self, learner: Buffered) -> None:
         """Coordinates by the first full buffer, then kept, so that the generator's outputs keep their meaning."""
         if isinstance(self.distiller, Adversarial) and self.distiller.standardise:
-            std, mean = torch.std_mean(learner.buffer, 0)
+            std, mean = torch.std_mean(learner.buffer, 0, correction=min(1, self.buffer - 1))  # one has none
             learner.shift.copy_(mean)
             learner.scale.copy_(torch.where(std > 0, std, 1.0))
 
