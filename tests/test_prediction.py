@@ -204,6 +204,27 @@ def test_an_own_likelihood_with_one_method_predicts_its_outputs():
         found.aleatoric  # noqa: B018
 
 
+class Regressing(Cauchy):
+    """A regression that tells its density and its means, and no more."""
+
+    kind = "regression"
+
+    def resolve(self, outputs, y):
+        return self
+
+
+def test_a_regression_of_ones_own_without_a_variance_predicts_its_means():
+    made = posterior(1, Regressing())
+    found = made.predict(X)
+    torch.testing.assert_close(found.mean, outputs_of(made).mean(0))
+    torch.testing.assert_close(found.epistemic, outputs_of(made).var(0, correction=0))
+    assert set(found.numpy()) == {"mean", "epistemic"}
+    assert found.log_prob(torch.zeros(23, dtype=torch.float64)).shape == (23,)
+    for ask in (lambda: found.std, lambda: found.aleatoric, lambda: found.interval(0.9)):
+        with pytest.raises(dubito.Undefined, match=r"Regressing has no variance; define variance\(outputs\)"):
+            ask()
+
+
 # -- what is kept, and what cannot be --------------------------------------------------------------------------
 
 

@@ -20,7 +20,7 @@ from dubito.keeping import Keeper
 from dubito.likelihoods import Likelihood
 from dubito.progress import track
 from dubito.runtime import Precision
-from dubito.sums import Sums, over_draws
+from dubito.sums import Sums, defines, over_draws
 
 BUDGET = 1 << 30  # bytes of draws kept unless asked otherwise
 
@@ -125,6 +125,7 @@ class Prediction:
         if not 0 < q < 1:
             raise ValueError(f"a quantile lies strictly between 0 and 1, got {q}")
         if self.kind == "regression":
+            self._need_defined("variance", "cdf")
             return torch.cat([self._invert(o, noise, q) for o, noise in self._replay()])
         self._need_several("A quantile over draws")
         return torch.cat([quantiles.of_draws(part, q) for part in self._means()])
@@ -243,6 +244,12 @@ class Prediction:
                 f"class probabilities do not exist under {type(self._likelihood).__name__}; use mean, std and "
                 "interval()"
             )
+
+    def _need_defined(self, *names: str) -> None:
+        for name in names:
+            if not defines(self._likelihood, name):
+                call = {"variance": "variance(outputs)", "cdf": "cdf(outputs, y)"}[name]
+                raise Undefined(f"{type(self._likelihood).__name__} has no {name}; define {call} on it")
 
     def _need_several(self, what: str) -> None:
         if self.n_draws == 1:

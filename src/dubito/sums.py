@@ -9,6 +9,11 @@ from dubito import uncertainty
 from dubito.likelihoods import Dirichlet, Likelihood
 
 
+def defines(likelihood: Likelihood, name: str) -> bool:
+    """Whether a likelihood has a method of its own that the base class only names."""
+    return getattr(type(likelihood), name) is not getattr(Likelihood, name)
+
+
 def over_draws(
     likelihood: Likelihood, outputs: Tensor, noise: dict[str, Tensor], f: Callable[[Likelihood, Tensor], Tensor]
 ) -> Tensor:
@@ -57,7 +62,7 @@ class Sums:
                 self._plus("within", at, within.sum(0))
             self._plus("votes", at, uncertainty.votes(mean))
             return mean
-        if self.likelihood.kind == "regression":
+        if self.likelihood.kind == "regression" and defines(self.likelihood, "variance"):
             variance = over_rows(self.likelihood, outputs, noise, lambda lik, o: lik.variance(o))
             self._plus("variance", at, variance.sum(0))
         return outputs
