@@ -297,6 +297,16 @@ def test_the_curve_chooses_the_sparsest_within_its_tolerance(posteriors):
     assert compress.choose([few, many]) is few
 
 
+def test_a_network_that_answers_with_no_numbers_is_never_chosen(tmp_path):
+    """All labels are the class that argmax gives where nothing is left of a normalised weight."""
+    layer = nn.utils.parametrizations.weight_norm(nn.Linear(12, 6))
+    network = nn.Sequential(layer, nn.Tanh(), nn.Linear(6, 2))
+    rows = (X[:40], torch.zeros(40, dtype=torch.long))
+    posterior = dubito.fit(network, rows, "map", steps=60, progress=False, device="cpu")
+    compress.write(posterior, tmp_path / "n.safetensors", rows)
+    assert bool(torch.isfinite(dubito.load_network(tmp_path / "n.safetensors", network)(X)).all())
+
+
 def test_a_posterior_becomes_a_small_file(posteriors, tmp_path):
     posterior = posteriors["Sparse VD"]
     made = compress.write(posterior, tmp_path / "small.safetensors", (X[200:], Y[200:]))

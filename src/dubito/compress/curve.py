@@ -152,13 +152,16 @@ def _outputs(network: nn.Module, x: Inputs) -> Tensor:
 
 
 def _loss(mean: Tensor, y: Tensor, likelihood: Likelihood) -> tuple[Tensor, Tensor]:
-    """Of each label or number: whether it is wrong, or its squared error, and whether it counts, (rows, ...)."""
+    """Of each label or number: whether it is wrong, or its squared error, and whether it counts, (rows, ...).
+
+    Probabilities that are no numbers are wrong, as of a normalised weight of which nothing is left.
+    """
     if likelihood.kind != "classification":
         each = (mean - y.view(mean.shape)).square()
         return each, torch.ones_like(each)
     labels = y.view(mean.shape[:-1]).long()
     counts = labels != ignored(likelihood)
-    return counts & (mean.argmax(-1) != labels), counts
+    return counts & ((mean.argmax(-1) != labels) | mean.isnan().any(-1)), counts
 
 
 def _per_row(values: Tensor) -> Tensor:
