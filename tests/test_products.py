@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import dubito
 from dubito import products
 
 ROWS = {
@@ -38,3 +39,24 @@ def test_without_onednn_torch_multiplies(monkeypatch):
     x, weight = torch.randn(4, 5), torch.randn(3, 5)
     monkeypatch.setattr(products, "_HAS_ONEDNN", False)
     assert torch.equal(products.linear(x, weight), F.linear(x, weight))
+
+
+def test_networks_that_are_not_differentiated_are_multiplied_so(monkeypatch):
+    net, x, seen = torch.nn.Linear(5, 3), torch.randn(4, 5), []
+    monkeypatch.setattr(products, "linear", lambda *args: seen.append(args) or F.linear(*args))
+    with products.ByOneDNN():
+        differentiable = net(x)
+        with torch.no_grad():
+            assert torch.equal(net(x), differentiable)
+    assert differentiable.requires_grad and len(seen) == 1
+
+
+def test_predictions_of_large_networks_are_those_of_the_network():
+    net, x = (
+        torch.nn.Sequential(torch.nn.Linear(300, 400), torch.nn.ReLU(), torch.nn.Linear(400, 3)),
+        torch.randn(200, 300),
+    )
+    y = torch.arange(200) % 3
+    posterior = dubito.fit(net, (x, y), dubito.DeepEnsemble(), members=2, steps=2, device="cpu", progress=False)
+    expected = torch.stack([posterior.member(i).mean_network()(x).softmax(-1) for i in range(2)]).mean(0)
+    torch.testing.assert_close(posterior.predict(x).probs, expected.detach(), rtol=1e-4, atol=1e-6)

@@ -17,6 +17,7 @@ from dubito.dropout import Dropping, Site, fused_modules, locate, make_masks, ma
 from dubito.inputs import Inputs, arguments, n_rows, plain, rows, signature
 from dubito.layout import Layout, Theta
 from dubito.noisy import Estimator, Noise, Noising, Scheme, Uses, Watching, make_noise, scheme
+from dubito.products import ByOneDNN
 from dubito.rng import Rng, drew, isolated_everywhere
 
 # train: live statistics, dropout on; dropout: frozen ones, dropout on; live: live ones, dropout off
@@ -172,12 +173,13 @@ class Net:
     ) -> Tensor:
         """The outputs (S, B, ...) of S weight vectors (S, D); `timed` lets a stopwatch choose between vmap and loop."""
 
-        def one(theta: Tensor, buffers: Buffers, masks: list[Tensor]) -> Tensor:
-            return self(theta, x, mode, buffers, masks if has_masks else None)
+        def one(theta: Tensor, buffers: Buffers, own: list[Tensor]) -> Tensor:
+            return self(theta, x, mode, buffers, None if masks is None else own)
 
-        has_masks = masks is not None
         args = (thetas, dict(buffers or {}), list(masks or []))
-        outputs: Tensor = runtime.over_members(one, args, len(thetas), self.vectorises(one, args, x, mode, timed))
+        together = self.vectorises(one, args, x, mode, timed)
+        with ByOneDNN() if self.device.type == "cpu" and not together else _OPEN:
+            outputs: Tensor = runtime.over_members(one, args, len(thetas), together)
         return outputs
 
     def vectorises(

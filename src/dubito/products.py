@@ -5,9 +5,13 @@ not Intel's: oneDNN, which comes with torch too, then takes a fifth to a third l
 other precisions and on other devices the products are torch's own.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -21,6 +25,17 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def matmul(a: Tensor, b: Tensor) -> Tensor:
     """a b, without a gradient: a (..., n), b (n, m)."""
     return linear(a, b.t())
+
+
+class ByOneDNN(TorchFunctionMode):
+    """Inside it the linear maps of a network that is not differentiated are `linear`."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is F.linear and not kwargs and not torch.is_grad_enabled():
+            return linear(*args)
+        return func(*args, **(kwargs or {}))
 
 
 def _by_onednn(x: Tensor, weight: Tensor) -> bool:
