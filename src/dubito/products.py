@@ -1,7 +1,7 @@
 """Products of matrices on the CPU by oneDNN, which uses the widest instructions of any processor.
 
-torch multiplies float32 matrices by MKL where it has it, and MKL keeps to narrower instructions on processors that are
-not Intel's: oneDNN, which comes with torch too, is then the faster. Where it cannot be had, in other precisions and on
+torch multiplies float32 matrices by MKL where it has it, and MKL takes a general path on processors that are not
+Intel's: oneDNN, which comes with torch too, is then the faster. Where it cannot be had, in other precisions and on
 other devices the products are torch's own.
 """
 
