@@ -64,7 +64,7 @@ def plans(settings: Settings, n: int) -> dict[str, Plan]:
 
     def plan(name: str, method: Any, make: Callable[[], nn.Module], members: int | None = None) -> Plan:
         steps = 3 if settings.quick else EPOCHS[name] * (n // size)
-        return Plan(method, built(make, settings), steps, members, size)
+        return Plan(method, built(make, settings), steps, members, size, "tf32")
 
     return {
         "plain": plan("plain", dubito.MAP(), lambda: network(dense=0.5)),
