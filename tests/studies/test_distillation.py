@@ -87,7 +87,8 @@ def test_posteriors_are_taken_from_the_folders_of_apd_accuracy(tmp_path, monkeyp
     held = digits.load(settings)
     made = apd_accuracy.posteriors("fcNN1", ("APD", "SGD"), held, settings)
     folders = {path.name for path in (tmp_path / "runs" / "apd-accuracy-0").iterdir() if path.is_dir()}
-    assert folders == {"fcnn1-sgld", "fcnn1-apd-0", "fcnn1-sgd"}
+    chains = {"fcnn1-sgld", "fcnn1-sgld-rate-chosen"}  # the second is where the rate of generators is chosen
+    assert folders == {*chains, "fcnn1-apd-0", "fcnn1-sgd", "pieces"}
     monkeypatch.setattr("dubito.runs.run", lambda *_, **__: pytest.fail("fitted again"))
     found = apd_accuracy.posteriors("fcNN1", ("APD", "SGD"), held, settings)
     for name, posterior in made.items():
@@ -109,7 +110,7 @@ def test_seeds_are_members_of_one_fit_and_each_has_a_generator_of_its_own(tmp_pa
     assert torch.equal(apd_accuracy.chain("fcNN2", held, settings).thetas(37), chains[0].thetas(37))
     (second,) = apd_accuracy.made("fcNN2", "APD", [1], held, settings)
     told = {"steps": 4, "validation": held.validation, "seed": 1, "device": "cpu", "precision": "tf32"}
-    alone = dubito.distill.adversarial(chains[1], **told, progress=False)
+    alone = dubito.distill.adversarial(chains[1], apd_accuracy.distiller("fcNN2", settings), **told, progress=False)
     assert torch.equal(second.thetas(3), alone.thetas(3))
 
 

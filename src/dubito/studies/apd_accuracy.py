@@ -2,12 +2,13 @@
 
 SGLD as released (epsilon 1e-6, batches of 100, 200,000 iterations, burn-in 500), 200 of its samples; a generator
 trained on all of them, and 100 of its networks; SGD and MC dropout with the same rate and decay, at their best state on
-validation rows. Beside it a chain whose epsilon is chosen on validation rows: steps as short as the released ones leave
-it near where it began, and longer ones see more of the posterior; and what generators make of that chain.
+validation rows. Beside it a chain whose epsilon is chosen on validation rows, by chains of a quarter of the length:
+steps as short as the released ones leave it near where it began, and longer ones see more of the posterior; and what
+generators make of that chain. How fast generators learn is chosen on validation rows too, by short games.
 Seeds differ in first weights, noise, masks and generators; they see the same batches.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import product
 from statistics import mean
@@ -15,7 +16,7 @@ from typing import Any
 
 import dubito
 from dubito import metrics
-from dubito.distill import Adversarial, adversarial
+from dubito.distill import Adversarial, Optimiser, adversarial
 from dubito.posteriors.base import Posterior
 from dubito.posteriors.samples import SamplesPosterior
 from dubito.results import Result, Table
@@ -40,13 +41,20 @@ DRAWS = {"SGD": 1, "MC dropout": 200, "SGLD": 200, "APD": 100, CHOSEN: 200, OF_C
 TEACHERS = {"APD": "SGLD", OF_CHOSEN: CHOSEN}
 MAKING = ("SGLD", CHOSEN, "MC dropout", "SGD", "APD", OF_CHOSEN)  # in which order: what waits for a chain comes last
 STEPS, SEEDS = 200_000, 3
+TRIAL = 4  # how many times shorter the chains and games are by which rates are chosen
+GAMES = {
+    "1e-4, the paper's": Adversarial(),
+    "3e-4, falling": Adversarial(optimiser=Optimiser("adam", 3e-4, 0.5, 0.9), schedule="linear"),
+    "1e-3, falling": Adversarial(optimiser=Optimiser("adam", 1e-3, 0.5, 0.9), schedule="linear"),
+}
 
 
 def run(settings: Settings) -> Result:
     """Every method on both networks over several seeds."""
     held, count = digits.load(settings), seeds(settings)
     pieces, trials = _pieces(count), tried(settings)
-    scored = {}
+    answers(measured, {key: piece for key, piece in pieces.items() if piece[1] not in TEACHERS}, settings)
+    games, scored = played(settings), {}
     for piece, each in answers(measured, pieces, settings).items():
         name, method, some = pieces[piece]
         scored.update({(name, method, i): Quality(**one) for i, one in zip(some, each, strict=True)})
@@ -56,7 +64,7 @@ def run(settings: Settings) -> Result:
         STUDY.title,
         summary=" ".join(filter(None, (_verdict(found), held.note))),
         numbers={name: [{m: asdict(q) for m, q in one.items()} for one in runs] for name, runs in found.items()},
-        tables=[_published(found), _table(found), _trials(trials)],
+        tables=[_published(found), _table(found), *_trials(trials, games)],
         settings={
             "steps": STEPS,
             "generator steps": digits.GAMES,
@@ -87,7 +95,7 @@ def tried(settings: Settings) -> dict[str, dict[float, float]]:
 
 def _tried(name: str, rate: float, settings: Settings) -> float:
     held = digits.load(settings)
-    n, count = len(held.train.y), steps(settings)
+    n, count = len(held.train.y), steps(settings) // TRIAL
     sampler = digits.sampler(n, count, max(1, count // DRAWS["SGLD"]), rate)
     plan = Plan(sampler, digits.network(name, settings), count, 1, 100, digits.PRECISION)
     chain = plan.fit(held.train, settings, dubito.Categorical(), digits.paper_prior(n))
@@ -99,6 +107,28 @@ def _preferred(name: str, n: int, settings: Settings) -> dubito.SGLD:
     """With the rate of least validation loss, on n rows; keeps half as many samples, which are further apart."""
     found = tried(replace(settings, workers=1))[name]
     return digits.sampler(n, steps(settings), 2 * thin(name, settings), min(found, key=lambda rate: found[rate]))
+
+
+def played(settings: Settings, names: Iterable[str] = THIN) -> dict[str, dict[str, float]]:
+    """The validation loss of networks from short games at every rate, on the wider chain of each network."""
+    labels = list(GAMES)[:2] if settings.quick else list(GAMES)
+    pieces = {f"game {name} {label}": (name, label) for label in labels for name in names}
+    found = answers(_played, pieces, settings)
+    return {name: {label: found[f"game {name} {label}"] for label in labels} for name in names}
+
+
+def _played(name: str, label: str, settings: Settings) -> float:
+    held, count = digits.load(settings), max(1, _games(name, settings) // TRIAL)
+    (chain,) = made(name, CHOSEN, [0], held, settings)
+    generator = adversarial(chain, GAMES[label], steps=count, **digits.game(settings))
+    prediction = generator.predict(held.validation.x, draws=DRAWS["APD"], seed=settings.seed)
+    return metrics.nll(prediction.probs.cpu(), held.validation.y)
+
+
+def distiller(name: str, settings: Settings) -> Adversarial:
+    """The game of least validation loss for fcNN1 or fcNN2."""
+    found = played(replace(settings.beside(STUDY.name), workers=1), [name])[name]
+    return GAMES[min(found, key=lambda label: found[label])]
 
 
 def measured(name: str, method: str, some: Sequence[int], settings: Settings) -> list[dict[str, Any]]:
@@ -145,10 +175,16 @@ def _fitted(name: str, method: str, held: Held, settings: Settings) -> Posterior
 
 def _generator(name: str, method: str, chain: Posterior, index: int, held: Held, settings: Settings) -> Posterior:
     """What one chain teaches."""
-    folder, games = settings.folder(f"{name} {method} {index}"), 4 if settings.quick else digits.GAMES[name]
+    folder, chosen = settings.folder(f"{name} {method} {index}"), distiller(name, settings)
     told = digits.game(replace(settings, seed=settings.seed + index))
     with alone(folder):
-        return adversarial(chain, Adversarial(), steps=games, validation=held.validation, folder=folder, **told)
+        steps = _games(name, settings)
+        return adversarial(chain, chosen, steps=steps, validation=held.validation, folder=folder, **told)
+
+
+def _games(name: str, settings: Settings) -> int:
+    """Steps of a generator."""
+    return 4 if settings.quick else digits.GAMES[name]
 
 
 def seeds(settings: Settings) -> int:
@@ -214,11 +250,16 @@ def _table(found: Mapping[str, Sequence[Mapping[str, Quality]]]) -> Table:
     return Table("Quality", columns, rows, note, {"accuracy": ".4f", "bytes": ",.0f"})
 
 
-def _trials(trials: Mapping[str, Mapping[float, float]]) -> Table:
-    rows = [(name, rate, loss, "chosen" if loss == min(by.values()) else "") for name, by in trials.items()
+def _trials(rates: Mapping[str, Mapping[float, float]], games: Mapping[str, Mapping[str, float]]) -> Iterator[Table]:
+    chains = "Epsilon is the rate over the number of rows; the first is the released one."
+    yield _trial("One short chain at every rate, on validation rows", rates, chains)
+    yield _trial("A short game at every rate, on validation rows", games, "On the wider chain; 100 generated networks.")
+
+
+def _trial(title: str, found: Mapping[str, Mapping[Any, float]], note: str) -> Table:
+    rows = [(name, rate, loss, "chosen" if loss == min(by.values()) else "") for name, by in found.items()
             for rate, loss in by.items()]  # fmt: skip
-    note = "Epsilon is the rate over the number of rows; the first is the released one."
-    return Table("One chain at every rate, on validation rows", ("network", "rate", "nats per digit", ""), rows, note)
+    return Table(title, ("network", "rate", "nats per digit", ""), rows, note)
 
 
 def _verdict(found: Mapping[str, Sequence[Mapping[str, Quality]]]) -> str:

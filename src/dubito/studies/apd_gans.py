@@ -20,6 +20,7 @@ from dubito.studies.pieces import answers
 
 GAMES = {
     "WGAN-GP": Adversarial(),
+    "WGAN-GP, rate 3e-4, falling": apd_accuracy.GAMES["3e-4, falling"],
     "WGAN": Adversarial(objective="wgan"),
     "GAN": Adversarial(objective="gan"),
     "WGAN-GP, raw weights": Adversarial(standardise=False),

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import dubito
 from dubito.compare import stored_bytes
-from dubito.distill import Adversarial, adversarial
+from dubito.distill import adversarial
 from dubito.posteriors.base import Posterior
 from dubito.results import Result, Table
 from dubito.studies import apd_accuracy, digits
@@ -89,14 +89,15 @@ def _offline(way: str, held: Held, settings: Settings) -> Posterior:
     chain = apd_accuracy.chain("fcNN1", held, settings)
     if way == "teacher":
         return chain
-    return adversarial(chain.thinned(FEWER), Adversarial(), steps=_games(settings), **digits.game(settings))
+    game = apd_accuracy.distiller("fcNN1", settings)
+    return adversarial(chain.thinned(FEWER), game, steps=_games(settings), **digits.game(settings))
 
 
 def _online(members: int, held: Held, settings: Settings) -> Posterior:
     n, steps, thin = len(held.train.y), apd_accuracy.steps(settings), apd_accuracy.thin("fcNN1", settings)
     method = dubito.OnlineDistillation(
-        sampler=digits.sampler(n, steps, thin), distiller=Adversarial(), every=max(1, steps // _games(settings)),
-        buffer=_buffer(settings),
+        sampler=digits.sampler(n, steps, thin), distiller=apd_accuracy.distiller("fcNN1", settings),
+        every=max(1, steps // _games(settings)), buffer=_buffer(settings),
     )  # fmt: skip
     plan = Plan(method, digits.network("fcNN1", settings), steps, members, 100, digits.PRECISION)
     folder = settings.folder(f"online {members}")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dubito import plots
-from dubito.distill import Adversarial, Mixture, adversarial, mixture
+from dubito.distill import Mixture, adversarial, mixture
 from dubito.posteriors.base import Posterior
 from dubito.posteriors.samples import SamplesPosterior
 from dubito.posteriors.storage import MemorySamples
@@ -85,7 +85,8 @@ def _made(family: str, count: int, chain: SamplesPosterior, held: Held, settings
         return replace(chain, samples=MemorySamples(chain.thetas(count, settings.seed).unsqueeze(1)))
     if family == "mixtures":
         return mixture(chain, Mixture(components=count), **digits.options(settings))
-    distiller = Adversarial(widths=(count, count, count), critic_widths=(100, 100, 100))
+    game = apd_accuracy.distiller("fcNN1", settings)
+    distiller = replace(game, widths=(count, count, count), critic_widths=(100, 100, 100))
     return adversarial(chain, distiller, steps=3 if settings.quick else digits.GAMES["fcNN1"], **digits.game(settings))
 
 
