@@ -4,12 +4,13 @@ import copy
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import dubito
 from dubito import compress
@@ -36,10 +37,11 @@ PRECISION: Precision = "tf32"  # of products and convolutions on a GPU
 PRIOR: dict[str, PriorLike] = {"*bias": dubito.Point(), "*": dubito.FanIn()}  # biases have none, as in the paper
 
 
-def images(name: str, settings: Settings) -> Images:
+def images(name: str, settings: Settings, shift: int = 0, whole: bool = False) -> Images:
     """A data set with validation rows taken from its training part, the mean training image taken off.
 
-    8 x 8 digits where the run is quick.
+    shift: every training image is there again moved by up to so many pixels each way. whole: validation rows are
+    learnt from too, once all is chosen. 8 x 8 digits where the run is quick.
     """
     held = gather(["digits" if settings.quick else name])
     found = next(iter(held.sets.values()))
@@ -47,8 +49,21 @@ def images(name: str, settings: Settings) -> Images:
     order = torch.randperm(len(train.x), generator=generator("cpu", settings.seed, "validation"))
     kept = len(order) - (200 if settings.quick else VALIDATION)
     centre = train.x[order[:kept]].mean(0)
-    known, unseen = (Split(train.x[rows] - centre, train.y[rows]) for rows in (order[:kept], order[kept:]))
-    return Images(known, unseen, Split(test.x - centre, test.y))
+    rows, unseen = order if whole else order[:kept], order[kept:]
+    known = Split(moved(train.x[rows], shift) - centre, train.y[rows].repeat(copies(shift)))
+    return Images(known, Split(train.x[unseen] - centre, train.y[unseen]), Split(test.x - centre, test.y))
+
+
+def moved(x: Tensor, shift: int) -> Tensor:
+    """All images moved by every number of pixels up to `shift` each way; what comes in at the edges is 0."""
+    wide, (height, width) = nn.functional.pad(x, (shift,) * 4), x.shape[-2:]
+    places = product(range(2 * shift + 1), repeat=2)
+    return torch.cat([wide[..., down : down + height, right : right + width] for down, right in places])
+
+
+def copies(shift: int) -> int:
+    """How often `moved` shows an image."""
+    return (2 * shift + 1) ** 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,13 +79,20 @@ class Recipe:
     after_epochs: int
     seeds: int = 3
     batch_size: int = 100
+    shift: int = 0
+    """Pixels by which training images are moved."""
+
+    def span(self, data: Images) -> tuple[int, int]:
+        """Training images without their moved copies, and the steps of an epoch, in which each is shown once."""
+        rows = len(data.train.x) // copies(self.shift)
+        return rows, rows // self.batch_size
 
     def describe(self) -> dict[str, Any]:
         """As plain values."""
         weights = sum(p.numel() for p in self.net().parameters())
         methods = {"sparse": self.sparse, "plain": self.plain, "trained on": self.after}
         epochs = {"sparse": self.epochs, "plain": self.plain_epochs, "trained on": self.after_epochs}
-        shown = {"epochs": epochs, "batch size": self.batch_size, "precision": PRECISION}
+        shown = {"epochs": epochs, "batch size": self.batch_size, "precision": PRECISION, "moved by": self.shift}
         return {**{n: to_dict(m) for n, m in methods.items()}, **shown, "weights": weights, "seeds": self.seeds}
 
 
@@ -85,11 +107,13 @@ def fitted(
     """A network from every start, side by side, kept below its name, and the history."""
     told: list[dict[str, Any]] = []
     folder, others = settings.folder(name), iter(starts[1:])
+    rows, per_epoch = recipe.span(data)
     posterior = dubito.fit(
         starts[0],
         data.train,
         recipe.sparse if sparse else recipe.plain,
-        epochs=recipe.epochs if sparse else recipe.plain_epochs,
+        steps=per_epoch * (recipe.epochs if sparse else recipe.plain_epochs),
+        n_data=rows,
         batch_size=recipe.batch_size,
         members=len(starts),
         init=lambda _: next(others),
@@ -119,11 +143,13 @@ class Outcome:
 
 def trained_on(recipe: Recipe, network: nn.Module, data: Images, settings: Settings, name: str) -> nn.Module:
     """What is left of a network after weights went, fitted on with its zeros kept."""
+    rows, per_epoch = recipe.span(data)
     posterior = dubito.fit(
         ZerosKept(network),
         data.train,
         recipe.after,
-        epochs=recipe.after_epochs,
+        steps=per_epoch * recipe.after_epochs,
+        n_data=rows,
         batch_size=recipe.batch_size,
         seed=settings.seed,
         device=settings.device,
