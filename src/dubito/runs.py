@@ -33,8 +33,8 @@ class Work(Stepper, Protocol):
     def extendable(self) -> bool:
         """Whether a longer run would have taken the same path."""
 
-    def attach(self, home: "RunFolder | None", done: int) -> None:
-        """Say where it works, and how many steps are behind it."""
+    def attach(self, home: "RunFolder | None", done: int, state: Any) -> None:
+        """Say where it works, how many steps are behind it, and the state it goes on from."""
 
     def stopped(self, state: Any) -> bool:
         """Whether it has stopped by itself before the last step."""
@@ -171,7 +171,7 @@ def carry_out(
         if home.open({**work.settings, **prints}, work.steps, work.extendable):
             return work.reopen(home)
         state, done = home.restore(state)
-    work.attach(home, done)
+    work.attach(home, done, state)
     records = History(home.history if home else None, callback, done)
     if work.stopped(state):
         return work.end(state, done)

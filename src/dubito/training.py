@@ -102,7 +102,7 @@ class Training:
         empty = torch.full((len(theta),), torch.inf, device=theta.device)
         return Progress(state, best, empty, torch.zeros(len(theta), dtype=torch.long))
 
-    def attach(self, home: RunFolder | None, done: int) -> None:
+    def attach(self, home: RunFolder | None, done: int, state: Progress) -> None:
         """Say where kept samples go, and how many the first `done` steps have kept."""
         self.home = home
         if home is not None and self.keeps_samples:

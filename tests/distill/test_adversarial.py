@@ -12,8 +12,8 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 import dubito
 from dubito.distill import Adversarial, Optimiser, adversarial, bank
-from dubito.distill.adversarial import AdversarialDistillation
 from dubito.distill.game import Game
+from dubito.distill.offline import AdversarialDistillation, AlongDirections
 from dubito.distill.work import Order, describe
 from dubito.posteriors.generator import GeneratorPosterior, weight_shapes
 from dubito.rng import Prepared, Rng, Stream
@@ -100,8 +100,8 @@ def test_progress_is_told(classifier, tmp_path):
     assert all(r["validation"] > 0 for r in scored)
 
 
-@pytest.mark.parametrize("rank", [None, 1])
-def test_a_run_that_was_stopped_continues_to_the_same_bits(classifier, tmp_path, rank):
+@pytest.mark.parametrize("how", [{}, {"rank": 1}, {"directions": 5}])
+def test_a_run_that_was_stopped_continues_to_the_same_bits(classifier, tmp_path, how):
     class Stop(Exception):
         pass
 
@@ -109,7 +109,7 @@ def test_a_run_that_was_stopped_continues_to_the_same_bits(classifier, tmp_path,
         if record["step"] >= 12:
             raise Stop
 
-    settings = Adversarial(noise=4, widths=(8,), batch_size=16, rank=rank)
+    settings = Adversarial(noise=4, widths=(8,), batch_size=16, **how)
     whole = adversarial(classifier[0], settings, steps=20, folder=tmp_path / "whole", **QUIET)
     with pytest.raises(Stop):
         adversarial(
@@ -125,21 +125,23 @@ def test_a_run_that_was_stopped_continues_to_the_same_bits(classifier, tmp_path,
         adversarial(classifier[0], SMALL, steps=25, folder=tmp_path / "parts", **QUIET)
 
 
-def test_a_chain_on_disk_is_read_by_row_and_gives_the_same(classifier, tmp_path, monkeypatch):
+@pytest.mark.parametrize("directions", [None, 5])
+def test_a_chain_on_disk_is_read_by_row_and_gives_the_same(classifier, tmp_path, monkeypatch, directions):
     classifier[0].save(tmp_path / "chain")
     chain = dubito.load(tmp_path / "chain", classifier[0].net.module, device="cpu")
-    resident = adversarial(classifier[0], SMALL, steps=3, **QUIET)
+    settings = replace(SMALL, directions=directions)
+    resident = adversarial(classifier[0], settings, steps=3, **QUIET)
     monkeypatch.setattr(bank, "CPU_BYTES", 0)
-    torch.testing.assert_close(weights(adversarial(chain, SMALL, steps=3, **QUIET)), weights(resident))
+    torch.testing.assert_close(weights(adversarial(chain, settings, steps=3, **QUIET)), weights(resident))
 
 
-@pytest.mark.parametrize("rank", [None, 1])
-def test_weights_that_never_move_stay_where_they_are(classifier, rank):
+@pytest.mark.parametrize("how", [{}, {"rank": 1}, {"directions": 5}])
+def test_weights_that_never_move_stay_where_they_are(classifier, how):
     _, x, y = classifier
     prior = {"*.bias": dubito.Point(), "*": dubito.Normal(1.0)}
     net = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2))
     teacher = dubito.fit(net, (x, y), dubito.Variational(), prior=prior, steps=20, **QUIET)
-    found = adversarial(teacher, replace(SMALL, rank=rank), steps=2, **QUIET).sample(5)
+    found = adversarial(teacher, replace(SMALL, **how), steps=2, **QUIET).sample(5)
     still = teacher.sample(1)
     for name in found:
         assert torch.allclose(found[name], still[name], atol=1e-6, rtol=0) == name.endswith("bias")
@@ -205,15 +207,21 @@ def test_precision_is_recorded_and_refused(classifier):
         adversarial(classifier[0], SMALL, steps=3, precision="half", **QUIET)
 
 
-def test_a_step_can_be_compiled(classifier):
+@pytest.mark.parametrize("directions", [None, 5])
+def test_a_step_can_be_compiled(classifier, directions):
     """Traced with its random numbers and its changing numbers as arguments, it does what it did."""
     posterior = classifier[0]
     samples = bank.teacher(posterior, 0)
     held = bank.Bank(samples, bank.standard(samples, posterior.net.device))
     settings = {**describe(SMALL, posterior, 0), "precision": "float32"}
-    game = Game(SMALL, weight_shapes(posterior.net, posterior.likelihood))
-    work = AdversarialDistillation(Order(posterior.net, posterior.likelihood, 10, settings, None), game, held)
+    order = Order(posterior.net, posterior.likelihood, 10, settings, None)
+    if directions is None:
+        game = Game(SMALL, weight_shapes(posterior.net, posterior.likelihood))
+        work = AdversarialDistillation(order, game, held)
+    else:
+        work = AlongDirections(order, Game(SMALL, ((directions,),)), held, 0, False)
     state, stream = work.begin(0), Stream(torch.device("cpu"))
+    work.attach(None, 0, state)
     leaves, spec = tree_flatten(state)
     work.step(tree_map(torch.clone, state), Tick(torch.tensor(0), 10, Rng(0, stream=stream)))
     noise = [stream.draw(a.kind, torch.empty(a.shape, dtype=a.dtype)) for a in list(stream.asked)]

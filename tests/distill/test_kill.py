@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -39,7 +40,12 @@ def child(work, classifier, folder):
     os._exit(0)
 
 
-@pytest.mark.parametrize("work", [offline, online])
+def along(classifier, folder):
+    settings = replace(SMALL, directions=5)
+    return adversarial(classifier[0], settings, steps=STEPS, folder=folder, **OPTIONS)
+
+
+@pytest.mark.parametrize("work", [offline, along, online])
 def test_a_kill_changes_no_bit(work, classifier, tmp_path):
     whole = work(classifier, tmp_path / "whole")
     process = multiprocessing.get_context("fork").Process(target=child, args=(work, classifier, tmp_path / "broken"))

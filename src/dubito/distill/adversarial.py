@@ -6,47 +6,16 @@ from typing import Any
 
 import torch
 
-from dubito import runtime, schedules
 from dubito.distill.bank import Bank, standard, teacher
-from dubito.distill.game import Adversarial, Game, GameInfo, GameState
-from dubito.distill.work import Distillation, Held, Order, chosen, describe, expect, prints
+from dubito.distill.directions import check_directions
+from dubito.distill.game import Adversarial, Game
+from dubito.distill.offline import AdversarialDistillation, AlongDirections
+from dubito.distill.work import Held, Order, chosen, describe, expect, prints
 from dubito.loop import Record
 from dubito.posteriors.base import Posterior
 from dubito.posteriors.generator import GeneratorPosterior, weight_shapes
-from dubito.rng import Rng
 from dubito.runs import carry_out
 from dubito.runtime import Precision, check_precision, pick_device
-from dubito.tick import Tick
-
-
-class AdversarialDistillation(Distillation):
-    """A game played on the rows of a bank."""
-
-    call = "distill.adversarial"
-
-    def __init__(self, order: Order, game: Game, bank: Bank) -> None:
-        super().__init__(order)
-        self.game, self.bank = game, bank
-
-    def begin(self, seed: int) -> GameState:
-        return self.game.init(Rng(seed).child("game"), self.bank.standard.shift)
-
-    def step(self, state: GameState, tick: Tick) -> tuple[GameState, GameInfo]:
-        with torch.no_grad(), runtime.precision(self.precision, self.device):
-            inputs = self.game.inputs(tick.rng.child("game"), self.bank.n, self.bank.standard.shift, tick)
-            return state, self.game.step(state, self.bank.take, inputs)
-
-    def obstacle(self) -> str | None:
-        return None if self.bank.resident is not None else "the teacher does not fit the device and is read from disk"
-
-    @property
-    def extendable(self) -> bool:
-        return not schedules.parse(self.game.settings.schedule).depends_on_steps
-
-    def made(self, state: GameState) -> GeneratorPosterior:
-        parameters = self.game.generator.standardised(state.averaged, *self.bank.standard)
-        copies = {name: p.detach().clone() for name, p in parameters.items()}
-        return GeneratorPosterior(self.net, self.likelihood, self.game.generator, copies)
 
 
 def adversarial(
@@ -75,11 +44,15 @@ def adversarial(
     settings = chosen(distiller, Adversarial)
     samples = teacher(posterior, seed)
     net = posterior.net.to(pick_device(device))
-    bank = Bank(samples, standard(samples, net.device, settings.standardise))
-    game = Game(settings, weight_shapes(net, posterior.likelihood))
+    along = settings.directions
+    bank = Bank(samples, standard(samples, net.device, settings.standardise, centred=along is not None))
     described = {**describe(settings, posterior, seed), "precision": precision}
     order = Order(net, posterior.likelihood, steps, described, Held.of(validation, check_every))
-    work = AdversarialDistillation(order, game, bank)
+    if along is None:
+        work = AdversarialDistillation(order, Game(settings, weight_shapes(net, posterior.likelihood)), bank)
+    else:
+        check_directions(bank, along)
+        work = AlongDirections(order, Game(settings, ((along,),)), bank, seed, progress)
     told = prints(posterior, order.held)
     return expect(
         carry_out(work, work.begin(seed), told, seed, folder, callback, checkpoint_every, progress, compiled),

@@ -50,6 +50,11 @@ class Bank:
             return self.resident[index]
         return self.standard.inward(self.samples.get(index.tolist())[0].to(self.device))
 
+    @property
+    def count(self) -> int:
+        """How many `pieces` there are."""
+        return -(-self.n // self._rows)
+
     def pieces(self) -> Iterator[Tensor]:
         """All rows, a few at a time."""
         if self.resident is not None:
@@ -82,13 +87,13 @@ def teacher(posterior: Posterior, seed: int) -> Samples:
     return samples
 
 
-def standard(samples: Samples, device: torch.device, scaled: bool = True) -> Standard:
-    """Mean and standard deviation of every coordinate, or the identity."""
-    if not scaled:
+def standard(samples: Samples, device: torch.device, scaled: bool = True, centred: bool = False) -> Standard:
+    """Mean and standard deviation of every coordinate, the mean alone, or the identity."""
+    if not (scaled or centred):
         like = samples.get([0])[0][0].to(device)
         return Standard(torch.zeros_like(like), torch.ones_like(like))
-    mean, std = moments(samples)
-    return Standard(mean.to(device), std.to(device))
+    mean, std = (found.to(device) for found in moments(samples))
+    return Standard(mean, std if scaled else torch.ones_like(std))
 
 
 def room(device: torch.device) -> int:

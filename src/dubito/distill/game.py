@@ -48,6 +48,7 @@ class Adversarial:
     widths: tuple[int, ...] = (100, 100, 100)  # ReLU layers of the generator; it stores (last width + 1) x D numbers
     critic_widths: tuple[int, ...] | None = None  # the generator's, from the other end, when None
     rank: int | None = None  # emit weight matrices as products of two factors of this rank, for large networks
+    directions: int | None = None  # play on so many principal directions of the vectors and not on every weight
     standardise: bool = True  # work on weights of mean 0 and standard deviation 1; False is the paper's raw weights
     batch_size: int = 100
     critic_steps: int | None = None  # per generator step; 5, or 1 under "gan"
@@ -62,8 +63,10 @@ class Adversarial:
             raise ValueError(f"unknown objective {self.objective!r}; use 'wgan-gp', 'wgan' or 'gan'")
         for name in ("noise", "batch_size"):
             check_count(self, name, getattr(self, name), 1)
-        for name in ("rank", "critic_steps"):
+        for name in ("rank", "critic_steps", "directions"):
             check_count(self, name, 1 if getattr(self, name) is None else getattr(self, name), 1)
+        if self.rank is not None and self.directions is not None:
+            raise ValueError("Adversarial: what is made along directions has no factors; leave out rank or directions")
         if not (is_number(self.averaging) and 0 <= self.averaging < 1):
             raise ValueError(f"Adversarial: averaging must lie in [0, 1), got {self.averaging!r}")
         schedules.parse(self.schedule)

@@ -284,3 +284,7 @@ def _check_parts(sampler: object, distiller: object) -> None:
             f"OnlineDistillation: {distiller!r} cannot learn while a sampler runs; give distill.Adversarial(...) or "
             "distill.DarkKnowledge(...)"
         )
+    if isinstance(distiller, Adversarial) and distiller.directions is not None:
+        raise ValueError(
+            "OnlineDistillation: directions are those of a whole chain, which is never there at once; leave them out"
+        )

@@ -119,7 +119,7 @@ class Distillation(ABC):
         """Every step is a function of its number."""
         return True
 
-    def attach(self, home: RunFolder | None, done: int) -> None:
+    def attach(self, home: RunFolder | None, done: int, state: Any) -> None:
         """Say where checkpoints go."""
         self.home = home
 

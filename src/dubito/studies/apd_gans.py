@@ -18,25 +18,33 @@ from dubito.studies.base import Settings, Study
 from dubito.studies.digits import Quality
 from dubito.studies.pieces import answers
 
-GAMES = {
-    "WGAN-GP": Adversarial(),
-    "WGAN-GP, rate 3e-4, falling": apd_accuracy.GAMES["3e-4, falling"],
-    "WGAN": Adversarial(objective="wgan"),
-    "GAN": Adversarial(objective="gan"),
-    "WGAN-GP, raw weights": Adversarial(standardise=False),
-    "WGAN-GP, last iterate": Adversarial(averaging=0.0),
-}
 TEACHER = "SGLD, the teacher"
 CHECKS = 32
+
+
+def games(settings: Settings) -> dict[str, Adversarial]:
+    """The three objectives as published, on every weight; what is changed about the last; and all along directions."""
+    few = digits.along(1e-3, settings).directions
+    return {
+        "WGAN-GP": Adversarial(),
+        "WGAN": Adversarial(objective="wgan"),
+        "GAN": Adversarial(objective="gan"),
+        "WGAN-GP, raw weights, last iterate": Adversarial(standardise=False, averaging=0.0),
+        "WGAN-GP, falling": digits.falling(3e-4),
+        "WGAN-GP along directions": Adversarial(directions=few),
+        "WGAN along directions": Adversarial(objective="wgan", directions=few),
+        "GAN along directions": Adversarial(objective="gan", directions=few),
+        "WGAN-GP along directions, falling": digits.along(1e-3, settings),
+    }
 
 
 def run(settings: Settings) -> Result:
     """One chain, and every game on it."""
     held = digits.load(settings)
-    pieces = {name: (name,) for name in (TEACHER, *GAMES)}
+    pieces = {name: (name,) for name in (TEACHER, *games(settings))}
     each = answers(measured, pieces, settings)
     found = {name: Quality(**one["quality"]) for name, one in each.items()}
-    scored = {name: each[name]["records"] for name in GAMES}
+    scored = {name: each[name]["records"] for name in games(settings)}
     return Result(
         STUDY.name,
         STUDY.title,
@@ -44,19 +52,19 @@ def run(settings: Settings) -> Result:
         numbers={"final": {n: asdict(q) for n, q in found.items()}, "validation": scored},
         tables=[_table(found)],
         figures=[_curves("accuracy", scored), _curves("validation", scored)],
-        settings={"generator steps": _games(settings), "steps": apd_accuracy.STEPS},
+        settings={"generator steps": apd_accuracy.games(settings), "steps": apd_accuracy.STEPS},
     )
 
 
 def measured(name: str, settings: Settings) -> dict[str, Any]:
     """The quality of what one game made, or of the chain, and its scores on the way."""
-    held, games = digits.load(settings), _games(settings)
+    held, steps = digits.load(settings), apd_accuracy.games(settings)
     chain = apd_accuracy.chain("fcNN1", held, settings)
     if name == TEACHER:
         return {"quality": asdict(digits.quality(chain, held, 200)), "records": []}
     records: list[Record] = []
     made = adversarial(
-        chain, GAMES[name], steps=games, validation=held.validation, check_every=max(1, games // CHECKS),
+        chain, games(settings)[name], steps=steps, validation=held.validation, check_every=max(1, steps // CHECKS),
         callback=records.append, **digits.game(settings),
     )  # fmt: skip
     taught = chain.predict(held.test.x, draws=200)
@@ -64,10 +72,6 @@ def measured(name: str, settings: Settings) -> dict[str, Any]:
         "quality": asdict(digits.quality(made, held, 100, taught)),
         "records": [record for record in records if "accuracy" in record],
     }
-
-
-def _games(settings: Settings) -> int:
-    return 4 if settings.quick else digits.GAMES["fcNN1"]
 
 
 def _summary(found: Mapping[str, Quality]) -> str:

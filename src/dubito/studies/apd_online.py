@@ -1,8 +1,9 @@
 """Distilling while sampling: what is lost without a stored chain, and what ten times as many samples bring.
 
 Offline generators learn from a thousand and from ten thousand samples of one chain; online ones from a buffer of a
-thousand, fed by a chain of the same length or by ten side by side, with as many generator steps. The chain, and the
-generator of all its samples, are the first of `apd-accuracy`, taken from its folders where it has run.
+thousand, fed by a chain of the same length or by ten side by side, with as many generator steps. All games are played
+on every weight, since the directions of a chain are not known before its end, with rates that fall from 3e-4. The chain
+is the first of `apd-accuracy`, taken from its folders where it has run.
 """
 
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from dubito.studies.digits import Held, Quality
 from dubito.studies.pieces import answers
 
 BUFFER, CHAINS, FEWER = 1_000, 10, 10
+GAME = digits.falling(3e-4)
 TEACHER, MORE = "SGLD, the teacher", "offline, ten times as many samples"
 
 
@@ -55,7 +57,7 @@ def run(settings: Settings) -> Result:
         summary=" ".join(filter(None, (_summary(rows), held.note))),
         numbers={name: {**asdict(row.quality), "seen": row.seen, "held": row.held} for name, row in rows.items()},
         tables=[_table(rows)],
-        settings={"steps": apd_accuracy.steps(settings), "generator steps": _games(settings)},
+        settings={"steps": apd_accuracy.steps(settings), "generator steps": apd_accuracy.games(settings)},
     )
 
 
@@ -73,31 +75,24 @@ def measured(way: str, members: int, settings: Settings) -> dict[str, Any]:
     return Row(seen, kept * size, digits.quality(made, held, 100, taught)).plain()
 
 
-def _games(settings: Settings) -> int:
-    """Steps of a generator."""
-    return 5 if settings.quick else digits.GAMES["fcNN1"]
-
-
 def _buffer(settings: Settings) -> int:
     return 10 if settings.quick else BUFFER
 
 
 def _offline(way: str, held: Held, settings: Settings) -> Posterior:
     """The chain, or what is learnt from all of its samples or from a tenth."""
-    if way == "many":
-        return apd_accuracy.posteriors("fcNN1", ("APD",), held, settings)["APD"]
     chain = apd_accuracy.chain("fcNN1", held, settings)
     if way == "teacher":
         return chain
-    game = apd_accuracy.distiller("fcNN1", settings)
-    return adversarial(chain.thinned(FEWER), game, steps=_games(settings), **digits.game(settings))
+    learnt = chain if way == "many" else chain.thinned(FEWER)
+    return adversarial(learnt, GAME, steps=apd_accuracy.games(settings), **digits.game(settings))
 
 
 def _online(members: int, held: Held, settings: Settings) -> Posterior:
     n, steps, thin = len(held.train.y), apd_accuracy.steps(settings), apd_accuracy.thin("fcNN1", settings)
     method = dubito.OnlineDistillation(
-        sampler=digits.sampler(n, steps, thin), distiller=apd_accuracy.distiller("fcNN1", settings),
-        every=max(1, steps // _games(settings)), buffer=_buffer(settings),
+        sampler=digits.sampler(n, steps, thin), distiller=GAME, every=max(1, steps // apd_accuracy.games(settings)),
+        buffer=_buffer(settings),
     )  # fmt: skip
     plan = Plan(method, digits.network("fcNN1", settings), steps, members, 100, digits.PRECISION)
     folder = settings.folder(f"online {members}")

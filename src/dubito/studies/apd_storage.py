@@ -52,7 +52,7 @@ def run(settings: Settings) -> Result:
         numbers={family: {n: asdict(q) for n, q in members.items()} for family, members in found.items()},
         tables=[_published(found), _table(found)],
         figures=[_figure(measure, families) for measure in MEASURES if _has(measure, families)],
-        settings={"steps": apd_accuracy.steps(settings), "generator steps": digits.GAMES["fcNN1"], "draws": DRAWS},
+        settings={"steps": apd_accuracy.steps(settings), "generator steps": digits.GAMES, "draws": DRAWS},
     )
 
 
@@ -87,7 +87,7 @@ def _made(family: str, count: int, chain: SamplesPosterior, held: Held, settings
         return mixture(chain, Mixture(components=count), **digits.options(settings))
     game = apd_accuracy.distiller("fcNN1", settings)
     distiller = replace(game, widths=(count, count, count), critic_widths=(100, 100, 100))
-    return adversarial(chain, distiller, steps=3 if settings.quick else digits.GAMES["fcNN1"], **digits.game(settings))
+    return adversarial(chain, distiller, steps=3 if settings.quick else digits.GAMES, **digits.game(settings))
 
 
 def _published(found: Mapping[str, Mapping[str, Quality]]) -> Table:

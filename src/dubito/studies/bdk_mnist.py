@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 import dubito
-from dubito.distill import Adversarial, DarkKnowledge, adversarial, dark_knowledge
+from dubito.distill import DarkKnowledge, adversarial, dark_knowledge
 from dubito.posteriors.base import Posterior
 from dubito.results import Result, Table
 from dubito.runtime import alone
@@ -40,7 +40,7 @@ def run(settings: Settings) -> Result:
         summary=" ".join(filter(None, (_summary(found), held.note))),
         numbers={name: asdict(one) for name, one in found.items()},
         tables=[_published(found), _table(found)],
-        settings={"steps": STEPS, "thin": THIN, "lessons": LESSONS, "generator steps": digits.GAMES["fcNN2"]},
+        settings={"steps": STEPS, "thin": THIN, "lessons": LESSONS, "generator steps": digits.GAMES},
     )
 
 
@@ -55,7 +55,7 @@ def measured(name: str, settings: Settings) -> dict[str, Any]:
 
 def posterior(name: str, held: Held, settings: Settings) -> Posterior:
     """One of those that are compared; kept."""
-    steps, thin, lessons, games = (200, 10, 10, 5) if settings.quick else (STEPS, THIN, LESSONS, digits.GAMES["fcNN2"])
+    steps, thin, lessons, games = (200, 10, 10, 5) if settings.quick else (STEPS, THIN, LESSONS, digits.GAMES)
     folder, net = settings.folder(name), digits.network("fcNN2", settings)
     descent = dubito.MAP(learning_rate=0.05, optimiser="sgd", momentum=0.0)
     fits = {
@@ -69,7 +69,7 @@ def posterior(name: str, held: Held, settings: Settings) -> Posterior:
     kept: dict[str, Any] = {"validation": held.validation, "folder": folder}
     with alone(folder):
         if name == "generator":
-            return adversarial(chain, Adversarial(), steps=games, **kept, **digits.game(settings))
+            return adversarial(chain, digits.along(1e-3, settings), steps=games, **kept, **digits.game(settings))
         return dark_knowledge(chain, held.train.x, STUDENTS[name], steps=lessons, **kept, **digits.options(settings))
 
 

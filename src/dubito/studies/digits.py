@@ -1,7 +1,7 @@
 """Digits as the studies of distillation use them: MNIST and its splits, letters as what is no digit, the SGLD."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -10,6 +10,7 @@ import dubito
 from dubito import metrics
 from dubito.compare import stored_bytes
 from dubito.data import DataError, Split
+from dubito.distill import Adversarial, Optimiser
 from dubito.nn import fcnn1, fcnn2, mlp
 from dubito.posteriors.base import Posterior
 from dubito.prediction import Prediction, Undefined
@@ -18,7 +19,8 @@ from dubito.studies import images
 from dubito.studies.base import Settings, built
 
 RATE, DECAY = 0.05, 1e-3  # of the paper's SGLD and SGD, on the mean loss
-GAMES = {"fcNN1": 8_000, "fcNN2": 3_000}  # steps of a generator; the paper's has 100,000
+GAMES = 8_000  # steps of a generator; the paper's has 100,000
+DIRECTIONS = 200  # principal ones of a chain, on which most games are played; those of the paper see every weight
 PRECISION: Precision = "tf32"  # of matrix products on a GPU
 OUTSIDE = 2_000  # rows of each side in a detection
 
@@ -61,6 +63,16 @@ def paper_prior(n: int) -> dubito.Normal:
 def sampler(n: int, steps: int, thin: int, rate: float = RATE) -> dubito.SGLD:
     """The paper's SGLD for n rows: epsilon = rate / n, burn-in 500."""
     return dubito.SGLD(step_size=rate / n, burn_in=min(500, steps // 4), thin=thin)
+
+
+def falling(rate: float) -> Adversarial:
+    """A game on every weight whose rates fall to 0 from `rate`."""
+    return Adversarial(optimiser=Optimiser("adam", rate, 0.5, 0.9), schedule="linear")
+
+
+def along(rate: float, settings: Settings) -> Adversarial:
+    """The same on principal coordinates of the chain."""
+    return replace(falling(rate), directions=5 if settings.quick else DIRECTIONS)
 
 
 @dataclass(frozen=True)
