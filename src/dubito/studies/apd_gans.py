@@ -3,11 +3,9 @@
 The teacher is the first chain of fcNN1 of `apd-accuracy`, taken from its folders where it has run.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
-
-import numpy as np
 
 from dubito import plots
 from dubito.distill import Adversarial, adversarial
@@ -51,7 +49,7 @@ def run(settings: Settings) -> Result:
         summary=" ".join(filter(None, (_summary(found), held.note))),
         numbers={"final": {n: asdict(q) for n, q in found.items()}, "validation": scored},
         tables=[_table(found)],
-        figures=[_curves("accuracy", scored), _curves("validation", scored)],
+        figures=curves(scored),
         settings={"generator steps": apd_accuracy.games(settings), "steps": apd_accuracy.STEPS},
     )
 
@@ -87,14 +85,25 @@ def _table(found: Mapping[str, Quality]) -> Table:
     return Table("On the test digits, at the end", columns, rows, formats={"accuracy": ".4f"})
 
 
-def _curves(what: str, scored: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
-    series = [
-        plots.Series(name, np.array([r[what] for r in records]), np.array([r["step"] for r in records]))
-        for name, records in scored.items()
+def curves(scored: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Figure]:
+    """Error and loss of generated networks as games go on; games along directions are dashed."""
+    title = "of 20 generated networks on validation digits"
+
+    def drawn(name: str, label: str, what: Callable[[Mapping[str, Any]], float]) -> Figure:
+        series = [
+            plots.Series(game, [what(r) for r in records], [r["step"] for r in records], style=_style(game))
+            for game, records in scored.items()
+        ]
+        return plots.lines(name, f"{label} {title}", series, x_label="generator steps", y_label=label, log_y=True)
+
+    return [
+        drawn("error", "Error", lambda record: 1 - record["accuracy"]),
+        drawn("validation", "Nats per row", lambda record: record["validation"]),
     ]
-    label = "accuracy" if what == "accuracy" else "nats per row"
-    title = f"{label} of 20 generated networks on validation digits"
-    return plots.lines(what, title, series, x_label="generator steps", y_label=label)
+
+
+def _style(game: str) -> plots.Style:
+    return "dashed" if "along directions" in game else "line"
 
 
 STUDY = Study(
