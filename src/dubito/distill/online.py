@@ -1,8 +1,9 @@
 """Distillation while a sampler runs: the chain is learnt from and forgotten, never stored.
 
-After burn-in the sampler's positions enter a bounded buffer, the oldest leaving it, and a generator is trained on the
-buffer between updates of the chains (Wang et al., 2018, arXiv 1806.10317, "online"); or a student takes a lesson from
-the chains' present positions (Korattikara et al., 2015, arXiv 1506.04416, algorithm 1).
+After burn-in the sampler's positions enter a bounded buffer, and a generator is trained on the buffer between updates
+of the chains (Wang et al., 2018, arXiv 1806.10317, "online"); or a student takes a lesson from the chains' present
+positions (Korattikara et al., 2015, arXiv 1506.04416, algorithm 1). A full buffer stays an even sample of all positions
+so far (Vitter, 1985, algorithm R): the nth enters with probability buffer / n, in the place of any other.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +26,7 @@ from dubito.net import Net
 from dubito.posteriors.base import Posterior
 from dubito.posteriors.generator import GeneratorPosterior, weight_shapes
 from dubito.priors import Assigned
-from dubito.rng import Rng
+from dubito.rng import Rng, derive
 from dubito.target import Batch, Target
 from dubito.tick import Tick
 
@@ -74,7 +75,7 @@ class OnlineDistillation(Method[OnlineState]):
     distiller: Adversarial | DarkKnowledge = field(default_factory=Adversarial)
     every: int = 20  # updates of the sampler between two rounds of the distiller
     rounds: int = 1  # steps of the distiller in each
-    buffer: int = 1_000  # weight vectors held, for Adversarial; one enters per chain and `thin` updates
+    buffer: int = 1_000  # weight vectors held, for Adversarial: an even sample of those that `thin` lets through
     restart: int | None = None  # every so many updates chains go on from generated networks, for Adversarial
 
     _lessons: WeakKeyDictionary[Target, Lesson] = field(
@@ -125,10 +126,12 @@ class OnlineDistillation(Method[OnlineState]):
         done, turn = step + 1, (step + 1) % self.every == 0
         if self._teaches:
             return Due(learns=turn and done > self.sampler.burn_in)
-        before, now = (self._entered(updates, len(self.weights(state).theta)) for updates in (step, done))
+        chains = len(self.weights(state).theta)
+        before, now = (self._reached(updates, chains) for updates in (step, done))
         full = now >= self.buffer
         again = self.restart is not None and done % self.restart == 0
-        return Due(now > before, before < self.buffer <= now, full and turn, full and again)
+        enters = now > before and self._place(now, chains) is not None
+        return Due(enters, before < self.buffer <= now, full and turn, full and again)
 
     def weights(self, state: OnlineState) -> Weights:
         """The chains' positions."""
@@ -170,13 +173,13 @@ class OnlineDistillation(Method[OnlineState]):
 
     def _empty(self, theta: Tensor, target: Target, tick: Tick) -> Buffered:
         """A game that has not begun, and an empty buffer, which the run must be able to fill."""
-        kept = self._entered(tick.steps, len(theta))
+        kept = self._reached(tick.steps, len(theta))
         if not len(theta) <= self.buffer <= kept:
             raise ValueError(
                 f"a buffer of {self.buffer} does not fit a run that keeps {kept} samples of {len(theta)} chains; "
                 f"choose one between {len(theta)} and {kept}, take more steps, or a smaller burn_in or thin"
             )
-        if self._entered(tick.steps // self.every * self.every, len(theta)) < self.buffer:
+        if self._reached(tick.steps // self.every * self.every, len(theta)) < self.buffer:
             raise ValueError(
                 f"a buffer of {self.buffer} is full after the last round of the generator, which has one every "
                 f"{self.every} of {tick.steps} updates; take more steps, or a smaller buffer or every"
@@ -199,8 +202,8 @@ class OnlineDistillation(Method[OnlineState]):
             theta.copy_(self._generated(learner, target, len(theta), tick.rng.child("restart")))
 
     def _enter(self, buffer: Tensor, theta: Tensor, tick: Tick) -> None:
-        """Let the chains' positions take the places of the oldest."""
-        first = tick.number(lambda step, steps: float(self._entered(step, len(theta)) % self.buffer))
+        """Let the chains' positions take places next to each other."""
+        first = tick.number(lambda step, _: float(self._place(self._reached(step + 1, len(theta)), len(theta)) or 0))
         places = (torch.arange(len(theta), device=theta.device) + first).long() % self.buffer
         buffer.index_copy_(0, places, theta)
 
@@ -270,9 +273,16 @@ class OnlineDistillation(Method[OnlineState]):
     def _teaches(self) -> bool:
         return isinstance(self.distiller, DarkKnowledge)
 
-    def _entered(self, updates: int, chains: int) -> int:
-        """How many vectors have entered the buffer after so many updates."""
+    def _reached(self, updates: int, chains: int) -> int:
+        """How many vectors could have entered the buffer after so many updates."""
         return Collect.of(self.sampler).kept(updates) * chains
+
+    def _place(self, reached: int, chains: int) -> int | None:
+        """The first place of the latest vectors in the buffer; None where they do not enter it."""
+        if reached - chains < self.buffer:
+            return reached - chains
+        lot = derive(0, "buffer", reached) % reached
+        return lot if lot < self.buffer else None
 
 
 def _check_parts(sampler: object, distiller: object) -> None:
