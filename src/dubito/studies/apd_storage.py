@@ -138,7 +138,8 @@ def _figure(measure: str, families: Mapping[str, Mapping[str, Quality]]) -> Figu
             single = len(points) == 1
             series.append(plots.Series(family, np.array(y), np.array(x), style="points" if single else "line"))
     label = MEASURES[measure]
-    return plots.lines(measure, f"{label} over bytes", series, x_label="bytes", y_label=label, log_x=True)
+    title, small = f"{label} over bytes", measure in ("nll", "variation")
+    return plots.lines(measure, title, series, x_label="bytes", y_label=label, log_x=True, log_y=small)
 
 
 STUDY = Study(
