@@ -27,8 +27,9 @@ def weights(posterior: GeneratorPosterior) -> torch.Tensor:
     return torch.cat([p.flatten() for _, p in sorted(posterior.parameters.items())])
 
 
-def test_a_generator_finds_both_modes(known):
-    found = adversarial(known.posterior, SMALL, steps=250, **QUIET)
+@pytest.mark.parametrize("directions", [None, 10])
+def test_a_generator_finds_both_modes(known, directions):
+    found = adversarial(known.posterior, replace(SMALL, directions=directions), steps=250, **QUIET)
     theta = found.thetas(2000)
     distance = torch.stack([((theta - m) / s).square().sum(1) for m, s in zip(known.mean, known.std, strict=True)])
     share = float((distance[0] < distance[1]).float().mean())
