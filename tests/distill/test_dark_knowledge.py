@@ -1,7 +1,10 @@
 """Students: losses by hand, agreement with the teacher, and what a single network cannot tell."""
 
 import math
+from dataclasses import replace
+from statistics import mean
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -9,8 +12,9 @@ from torch import nn
 import dubito
 from dubito import metrics
 from dubito.distill import DarkKnowledge, dark_knowledge
-from dubito.distill.student import SMOOTHING, _dirichlet_loss, _gaussian_loss
+from dubito.distill.student import _dirichlet_loss, _gaussian_loss
 from dubito.likelihoods import Dirichlet
+from dubito.posteriors.storage import MemorySamples
 from dubito.posteriors.student import StudentPosterior
 
 QUIET = {"progress": False, "device": "cpu"}
@@ -146,12 +150,45 @@ def test_the_gaussian_loss_is_least_at_the_mixtures_moments():
     assert float(mu.grad) == pytest.approx(0, abs=1e-6) and float(v.grad) == pytest.approx(0, abs=1e-6)
 
 
-def test_the_dirichlet_loss_is_that_of_torch():
-    alpha = torch.tensor([[2.0, 3.0, 0.5]])
-    probs = torch.tensor([[[0.2, 0.3, 0.5]], [[0.6, 0.3, 0.1]]])
-    smooth = probs * (1 - SMOOTHING) + SMOOTHING / 3
-    exact = -torch.distributions.Dirichlet(alpha[0]).log_prob(smooth).mean()
-    assert float(_dirichlet_loss(alpha, probs)) == pytest.approx(float(exact), rel=1e-5)
+def test_the_dirichlet_loss_is_that_of_an_urn():
+    """Label by label: the next one's probability is its concentration and how often it came, over all of both."""
+    alpha, probs = torch.tensor([[2.0, 3.0, 0.5]]), torch.tensor([[[0.2, 0.3, 0.5]], [[0.6, 0.3, 0.1]]])
+    losses = []
+    for counts in ([20, 30, 50], [60, 30, 10]):
+        urn, loss = alpha[0].double(), 0.0
+        for label, count in enumerate(counts):
+            for _ in range(count):
+                loss -= float((urn[label] / urn.sum()).log())
+                urn = urn + torch.nn.functional.one_hot(torch.tensor(label), 3)
+        losses.append(loss)
+    assert float(_dirichlet_loss(alpha, probs)) == pytest.approx(mean(losses), rel=1e-5)
+
+
+def test_the_dirichlet_loss_finds_a_dirichlet_and_is_bounded():
+    truth = torch.tensor([2.0, 1.0, 0.5])
+    probs = torch.from_numpy(np.random.default_rng(0).dirichlet(truth.numpy(), (20_000, 1)))
+    outputs = torch.zeros(1, 3, dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.LBFGS([outputs], max_iter=100, line_search_fn="strong_wolfe")
+
+    def loss():
+        optimiser.zero_grad()
+        found = _dirichlet_loss(outputs.exp(), probs)
+        found.backward()
+        return found
+
+    optimiser.step(loss)
+    torch.testing.assert_close(outputs.detach().exp()[0].float(), truth, rtol=0.2, atol=0)  # by 100 labels, not exactly
+    sure = torch.eye(3)[[0, 0, 0]].unsqueeze(1)  # networks that agree: no concentration is infinitely likely
+    assert all(float(_dirichlet_loss(torch.tensor([[a, 1e-3, 1e-3]]), sure)) >= 0 for a in (0.1, 10.0, 1e4))
+
+
+def test_a_dirichlet_student_of_networks_that_are_sure_of_all_they_say(classifier):
+    """Their probabilities are 0 and 1: what the student has to learn is how often they disagree."""
+    teacher, x, _ = classifier
+    sure = replace(teacher, samples=MemorySamples(200 * teacher.thetas(20).unsqueeze(1)))
+    settings = DarkKnowledge(student=net(), head="dirichlet", learning_rate=0.02, draws=4, noise=0.05)
+    student = dark_knowledge(sure, x, settings, steps=400, **QUIET)
+    assert metrics.total_variation(student.predict(x).probs, sure.predict(x).probs) < 0.05  # 0.09 by densities
 
 
 def test_dirichlet_measures_against_draws():

@@ -2,12 +2,13 @@
 
     classification: minimise  -sum_c p_c log q_c(x')                    p the teacher's probabilities at x'
     regression:     minimise  1/2 log v(x') + (E (m - mu(x'))^2 + E s^2) / (2 v(x'))     m, s^2 its means and variances
-    Dirichlet head: minimise  -E log Dirichlet(p; alpha(x'))
+    Dirichlet head: minimise  -E log DirichletMultinomial(n p; alpha(x'))    n p labels in a network's own proportions
 
 at perturbed inputs x' = x + noise. Korattikara, Rathod, Murphy and Welling (2015), "Bayesian Dark Knowledge",
 https://arxiv.org/abs/1506.04416; the Dirichlet head is the ensemble distribution distillation of Malinin, Mlodozeniec
-and Gales (2020), https://arxiv.org/abs/1905.00076. Any number of teacher draws in a step gives the same gradient
-on average.
+and Gales (2020), https://arxiv.org/abs/1905.00076, but for the loss: they maximise the density of p, which has no upper
+bound where a teacher's networks agree, and learns nothing else from networks that are sure of all they say. Any number
+of teacher draws in a step gives the same gradient on average.
 """
 
 from dataclasses import dataclass, replace
@@ -30,7 +31,7 @@ from dubito.rng import Rng
 from dubito.sums import over_draws
 from dubito.tick import Tick
 
-SMOOTHING = 1e-4  # share of the uniform distribution in a teacher's probabilities, whose logarithm a Dirichlet needs
+LABELS = 100.0  # in which a network's probabilities are told; concentrations far above it are all alike
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +182,7 @@ def _gaussian_loss(mu: Tensor, v: Tensor, means: Tensor, variances: Tensor) -> T
 
 
 def _dirichlet_loss(alpha: Tensor, probs: Tensor) -> Tensor:
-    """-E log Dirichlet(p; alpha) over a teacher's probabilities (draws, B, C)."""
-    smooth = probs.mul(1 - SMOOTHING).add(SMOOTHING / probs.shape[-1]).log().mean(0)
-    norm = torch.lgamma(alpha).sum(-1) - torch.lgamma(alpha.sum(-1))
-    return (norm - ((alpha - 1) * smooth).sum(-1)).mean()
+    """-E log of how likely LABELS labels in a teacher's proportions (draws, B, C) are, in one order."""
+    total = alpha.sum(-1)
+    seen = (torch.lgamma(alpha + LABELS * probs) - torch.lgamma(alpha)).sum(-1).mean(0)
+    return (torch.lgamma(total + LABELS) - torch.lgamma(total) - seen).mean()

@@ -20,7 +20,8 @@ from dubito.studies.pieces import answers
 
 PUBLISHED = {"SGD": 1.536, "SGLD": 1.271, "distilled": 1.307}  # test error in per cent
 HIGH = 255 / 126
-STEPS, THIN, LESSONS = 1_000_000, 1_000, 200_000
+STEPS, THIN = 1_000_000, 1_000
+LESSONS = {"distilled": 200_000, "Dirichlet student": 100_000}
 NAMES = ("SGD", "SGLD", "distilled", "Dirichlet student", "generator")
 MAKING = ("SGLD", "SGD", "generator", "distilled", "Dirichlet student")  # in which order: most wait for the chain
 STUDENTS = {
@@ -55,7 +56,7 @@ def measured(name: str, settings: Settings) -> dict[str, Any]:
 
 def posterior(name: str, held: Held, settings: Settings) -> Posterior:
     """One of those that are compared; kept."""
-    steps, thin, lessons, games = (200, 10, 10, 5) if settings.quick else (STEPS, THIN, LESSONS, digits.GAMES)
+    steps, thin, games = (200, 10, 5) if settings.quick else (STEPS, THIN, digits.GAMES)
     folder, net = settings.folder(name), digits.network("fcNN2", settings)
     descent = dubito.MAP(learning_rate=0.05, optimiser="sgd", momentum=0.0)
     fits = {
@@ -70,6 +71,7 @@ def posterior(name: str, held: Held, settings: Settings) -> Posterior:
     with alone(folder):
         if name == "generator":
             return adversarial(chain, digits.along(1e-3, settings), steps=games, **kept, **digits.game(settings))
+        lessons = 10 if settings.quick else LESSONS[name]
         return dark_knowledge(chain, held.train.x, STUDENTS[name], steps=lessons, **kept, **digits.options(settings))
 
 
