@@ -156,9 +156,14 @@ class Dirichlet(Categorical):
 
     def expected_entropy(self, outputs: Tensor) -> Tensor:
         """E H[p] = psi(alpha_0 + 1) - sum_c m_c psi(alpha_c + 1)."""
-        alpha = self.concentration(outputs).double()
-        inner = (self.mean(outputs).double() * torch.digamma(alpha + 1)).sum(-1)
-        return (torch.digamma(alpha.sum(-1) + 1) - inner).to(outputs.dtype)
+        log_alpha = outputs.movedim(self.class_axis, -1).double()
+        inner = (log_alpha.softmax(-1) * _digamma_after(log_alpha)).sum(-1)
+        return (_digamma_after(log_alpha.logsumexp(-1)) - inner).to(outputs.dtype)
+
+
+def _digamma_after(log_alpha: Tensor) -> Tensor:
+    """psi(alpha + 1), which is log alpha where alpha itself may be too large for a number."""
+    return torch.where(log_alpha < 30, torch.digamma(log_alpha.clamp_max(30).exp() + 1), log_alpha)
 
 
 @dataclass(frozen=True)

@@ -201,6 +201,16 @@ def test_dirichlet_measures_against_draws():
     assert float(likelihood.expected_entropy(outputs)) == pytest.approx(float(entropy), abs=3e-3)
 
 
+@pytest.mark.parametrize("largest", [20.0, 40.0, 200.0, 1e4])
+def test_concentrations_too_large_for_a_number_have_the_entropy_of_their_mean(largest):
+    outputs = torch.tensor([[largest, largest - 1, -3.0]])
+    likelihood = Dirichlet()
+    mean = likelihood.mean(outputs)
+    entropy = -(mean * mean.clamp_min(1e-30).log()).sum(-1)
+    torch.testing.assert_close(likelihood.expected_entropy(outputs), entropy, atol=1e-4, rtol=0)
+    assert float(likelihood.spread(outputs).abs().max()) < 1e-6
+
+
 def test_a_dirichlet_student_keeps_the_disagreement(classifier, tmp_path):
     teacher, x, _ = classifier
     settings = DarkKnowledge(student=net(), head="dirichlet", learning_rate=0.02, draws=16, noise=0.05)

@@ -144,7 +144,7 @@ class Lesson:
             variance = over_draws(self.taught, outputs, own, lambda lik, o: lik.variance(o))
             return _gaussian_loss(self.likelihood.mean(said), self.likelihood.variance(said), mean, variance)
         if isinstance(self.likelihood, Dirichlet):
-            return _dirichlet_loss(self.likelihood.concentration(said), mean)
+            return _dirichlet_loss(self.likelihood.concentration(said).double(), mean).to(said.dtype)
         log_q = self.likelihood.mean(said).clamp_min(torch.finfo(said.dtype).tiny).log()
         return -(mean.mean(0) * log_q).sum(-1).mean()
 
