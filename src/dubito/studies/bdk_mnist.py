@@ -104,4 +104,6 @@ STUDY = Study(
     "Korattikara, Rathod, Murphy and Welling, Bayesian Dark Knowledge (NIPS 2015, arXiv 1506.04416): means of 10 runs.",
     "a student against the chain that taught it, one plain network, a Dirichlet student and a generator",
     run,
+    "The SGD of the paper has settings of its own, which are not known. Students were taught on digits with a little "
+    "noise and are sure of letters, of which they have seen none; a generator keeps the doubt of its teacher.",
 )
