@@ -102,11 +102,12 @@ def test_another_study_s_folders_lie_beside():
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes by /proc")
 SCRIPT = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
 from dubito.runtime import pool
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs begin without it
     with pool(2) as processes:
         job = processes.submit(time.sleep, 600)
         Path(sys.argv[1]).write_text(" ".join(map(str, processes._processes)))
