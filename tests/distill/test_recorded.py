@@ -24,6 +24,7 @@ SETTINGS = [
     Adversarial(noise=4, widths=(16, 16), schedule="linear"),
     Adversarial(objective="wgan", noise=4, widths=(16,)),
     Adversarial(objective="gan", noise=4, widths=(16,), rank=1),
+    Adversarial(noise=4, widths=(16,), directions=8),
     DarkKnowledge(draws=3, batch_size=32, schedule="cosine"),
     DarkKnowledge(head="dirichlet", batch_size=32),
 ]
