@@ -21,7 +21,7 @@ CHECKS = 32
 
 
 def games(settings: Settings) -> dict[str, Adversarial]:
-    """The three objectives as published, on every weight; what is changed about the last; and all along directions."""
+    """The three objectives on every standardised weight; the paper's WGAN-GP, on raw ones; and all along directions."""
     few = digits.along(1e-3, settings).directions
     return {
         "WGAN-GP": Adversarial(),
