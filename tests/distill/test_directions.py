@@ -92,5 +92,8 @@ def test_what_cannot_be_is_refused_with_the_cure(classifier):
         Adversarial(rank=1, directions=2)
     with pytest.raises(ValueError, match="directions must be at least 1, got 0"):
         Adversarial(directions=0)
-    with pytest.raises(ValueError, match="directions are those of a whole chain"):
-        dubito.OnlineDistillation(distiller=Adversarial(directions=2))
+    method = dubito.OnlineDistillation(
+        sampler=dubito.SGLD(burn_in=2, thin=1), distiller=Adversarial(directions=5), every=2, buffer=5
+    )
+    with pytest.raises(ValueError, match="directions is 5, but 5 vectors of 11 weights vary in 4 at most"):
+        dubito.fit(nn.Linear(9, 1), (torch.zeros(4, 9), torch.zeros(4, 1)), method, steps=20, **QUIET)

@@ -19,19 +19,16 @@ SMALL = Adversarial(noise=4, widths=(8,), batch_size=16)
 OPTIONS = {"checkpoint_every": 10, "progress": False, "device": "cpu"}
 
 
-ONLINE = dubito.OnlineDistillation(
-    sampler=dubito.SGLD(burn_in=20, thin=2), distiller=SMALL, every=4, buffer=20, restart=50
-)  # fmt: skip
-
-
 def offline(classifier, folder):
     return adversarial(classifier[0], SMALL, steps=STEPS, folder=folder, **OPTIONS)
 
 
-def online(classifier, folder):
+def online(classifier, folder, distiller=SMALL):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 2))
-    return dubito.fit(net, classifier[1:], ONLINE, steps=2 * STEPS, members=2, batch_size=20, folder=folder, **OPTIONS)
+    sampler = dubito.SGLD(burn_in=20, thin=2)
+    method = dubito.OnlineDistillation(sampler=sampler, distiller=distiller, every=4, buffer=20, restart=50)
+    return dubito.fit(net, classifier[1:], method, steps=2 * STEPS, members=2, batch_size=20, folder=folder, **OPTIONS)
 
 
 def child(work, classifier, folder):
@@ -45,7 +42,11 @@ def along(classifier, folder):
     return adversarial(classifier[0], settings, steps=STEPS, folder=folder, **OPTIONS)
 
 
-@pytest.mark.parametrize("work", [offline, along, online])
+def online_along(classifier, folder):
+    return online(classifier, folder, replace(SMALL, directions=5))
+
+
+@pytest.mark.parametrize("work", [offline, along, online, online_along])
 def test_a_kill_changes_no_bit(work, classifier, tmp_path):
     whole = work(classifier, tmp_path / "whole")
     process = multiprocessing.get_context("fork").Process(target=child, args=(work, classifier, tmp_path / "broken"))

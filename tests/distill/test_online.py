@@ -13,10 +13,10 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 import dubito
 from dubito import metrics
 from dubito.distill import Adversarial, DarkKnowledge, Optimiser
-from dubito.distill.game import Game
+from dubito.distill.frames import fit_, follow_
 from dubito.distill.online import Due
 from dubito.initial import starting_points
-from dubito.posteriors.generator import GeneratorPosterior, weight_shapes
+from dubito.posteriors.generator import GeneratorPosterior
 from dubito.posteriors.student import StudentPosterior
 from dubito.priors import assign
 from dubito.rng import Prepared, Rng, Stream, derive
@@ -26,8 +26,10 @@ from dubito.tick import Tick
 QUIET = {"progress": False, "device": "cpu"}
 SAMPLER = dubito.SGLD(burn_in=20, thin=2)
 SMALL = Adversarial(noise=4, widths=(16,), batch_size=16, optimiser=Optimiser("adam", 2e-3, 0.5, 0.9))
+ALONG = replace(SMALL, directions=6)
 METHODS = {
     "generator": dubito.OnlineDistillation(sampler=SAMPLER, distiller=SMALL, every=4, buffer=20, restart=30),
+    "along": dubito.OnlineDistillation(sampler=SAMPLER, distiller=ALONG, every=4, buffer=20, restart=30),
     "student": dubito.OnlineDistillation(sampler=SAMPLER, distiller=DarkKnowledge(learning_rate=0.02), every=2),
 }
 
@@ -59,7 +61,7 @@ def test_a_run_that_was_stopped_continues_to_the_same_bits_and_stores_no_chain(n
         dubito.fit(net(), (x, y), METHODS[name], folder=tmp_path / "parts", callback=brake, **options)
     parts = dubito.fit(net(), (x, y), METHODS[name], folder=tmp_path / "parts", **options)
     assert torch.equal(numbers(parts), numbers(whole))
-    assert isinstance(parts, GeneratorPosterior if name == "generator" else StudentPosterior)
+    assert isinstance(parts, StudentPosterior if name == "student" else GeneratorPosterior)
     again = dubito.load(tmp_path / "parts", net(), device="cpu")
     assert torch.equal(numbers(again), numbers(whole)) and type(again) is type(whole)
     kept = sorted(p.name for p in (tmp_path / "parts" / "posterior").iterdir())
@@ -71,9 +73,11 @@ def test_a_run_that_was_stopped_continues_to_the_same_bits_and_stores_no_chain(n
 STEPS = 50
 THINNED = dubito.SGLD(burn_in=6, thin=3)
 LINEAR = replace(SMALL, schedule="linear", critic_steps=2)
+GAME = {"every": 6, "rounds": 2, "buffer": 10, "restart": 12}
 PLAIN = DarkKnowledge(learning_rate=0.02, optimiser="sgd", schedule="cosine")  # Adam on the CPU reads its step
 ALTERNATING = {
-    "generator": dubito.OnlineDistillation(sampler=THINNED, distiller=LINEAR, every=6, rounds=2, buffer=10, restart=12),
+    "generator": dubito.OnlineDistillation(sampler=THINNED, distiller=LINEAR, **GAME),
+    "along": dubito.OnlineDistillation(sampler=THINNED, distiller=replace(LINEAR, directions=4), **GAME),
     "student": dubito.OnlineDistillation(sampler=THINNED, distiller=PLAIN, every=3, rounds=2),
 }
 
@@ -92,12 +96,13 @@ def begun(method, x, y, members):
 
 
 @pytest.mark.parametrize("members", [1, 3])
-def test_an_update_is_that_of_the_sampler_then_of_the_buffer_then_of_the_game(classifier, members):
+@pytest.mark.parametrize("name", ["generator", "along"])
+def test_an_update_is_that_of_the_sampler_then_of_the_buffer_then_of_the_game(classifier, name, members):
     """The loop written out: the whole method must come to the same bits."""
-    method, (_, x, y) = ALTERNATING["generator"], classifier
+    method, (_, x, y) = ALTERNATING[name], classifier
     target, state, batch = begun(method, x, y, members)
     chains, learner = tree_map(torch.clone, (state.chains, state.learner))
-    game, entered = Game(LINEAR, weight_shapes(target.net, target.likelihood)), 0
+    settings, frame, game, entered, turns = method.distiller, learner.frame, method._game(target), 0, 0
     for step in range(STEPS):
         tick = Tick.at(step, STEPS)
         state, told = method.step(state, batch(step), target, tick)
@@ -109,21 +114,23 @@ def test_an_update_is_that_of_the_sampler_then_of_the_buffer_then_of_the_game(cl
                     place = derive(0, "buffer", entered) % entered
                 for number, theta in enumerate(chains[0] if place < 10 or entered - members < 10 else ()):
                     learner.buffer[(place + number) % 10] = theta
-                if 10 <= entered < 10 + members:
-                    std, mean = torch.std_mean(learner.buffer, 0)
-                    learner.shift.copy_(mean)
-                    learner.scale.copy_(torch.where(std > 0, std, 1.0))
+                    if frame.axes:
+                        frame.axes.rows[(place + number) % 10] = frame.inward(chains[0])[number]
+                if any(bound <= entered < bound + members for bound in (10, 20, 40)):
+                    args = (learner.buffer, settings, tick.rng.child("directions"))
+                    follow_(frame, learner.game, *args) if turns else fit_(frame, *args)
+                    turns += 1
             if entered >= 10 and (step + 1) % 6 == 0:
                 for number in range(2):
                     inputs = game.inputs(tick.rng.child(f"round {number}"), 10, learner.buffer, tick)
-                    rows = (learner.buffer - learner.shift) / learner.scale
+                    rows = frame.axes.rows if frame.axes else frame.inward(learner.buffer)
                     latest = game.step(learner.game, lambda index, rows=rows: rows[index], inputs)
                 assert torch.equal(told.learner, latest.estimate.expand(members))
             if entered >= 10 and (step + 1) % 12 == 0:
                 z = tick.rng.child("restart").normal_(torch.empty(1, members, 4), "z")[0]
                 made = game.generator(learner.game.averaged, z)
-                chains[0].copy_(torch.addcmul(learner.shift, learner.scale, made))
-    assert entered >= 10 + members
+                chains[0].copy_(frame.outward(made))
+    assert entered >= 10 + members and turns >= 1 + (members == 3)
     ours, known = tree_leaves((state.chains, state.learner)), tree_leaves((chains, learner))
     assert all(torch.equal(a, b) for a, b in zip(ours, known, strict=True))
 
@@ -182,7 +189,7 @@ class Replays:
         return traced, rules, asked
 
 
-@pytest.mark.parametrize(("name", "members"), [("generator", 3), ("student", 1), ("student", 3)])
+@pytest.mark.parametrize(("name", "members"), [("generator", 3), ("along", 3), ("student", 1), ("student", 3)])
 def test_updates_of_a_kind_are_replays_of_one_another(name, members, classifier):
     """So a GPU may record one of each kind: nothing that changes with the step was read on the host."""
     method, (_, x, y) = ALTERNATING[name], classifier
@@ -197,7 +204,7 @@ def test_updates_of_a_kind_are_replays_of_one_another(name, members, classifier)
             for ours, known in zip(again, told, strict=True):
                 torch.testing.assert_close(ours, known)
     kinds = {method.kind(state, step, STEPS) for step in range(STEPS)}
-    assert set(replays.traces) == kinds and len(kinds) >= (5 if name == "generator" else 2)
+    assert set(replays.traces) == kinds and len(kinds) >= (2 if name == "student" else 5)
     for ours, known in zip(tree_leaves(replayed), tree_leaves(state), strict=True):
         torch.testing.assert_close(ours, known, rtol=1e-4, atol=1e-5)
 
@@ -210,7 +217,7 @@ def test_the_kind_of_an_update_says_what_it_does(classifier):
     full, later = [9, 12, 15, 18], {3 * (k + 2): derive(0, "buffer", 3 * k) % (3 * k) < 10 for k in range(5, 15)}
     assert [step + 1 for step in range(48) if due[step].enters] == full + [step for step, lot in later.items() if lot]
     assert 0 < sum(later.values()) < 10
-    assert [step + 1 for step in range(STEPS) if due[step].fills] == [18]
+    assert {step + 1: due[step].turn for step in range(STEPS) if due[step].turn} == {18: 1, 27: 2, 48: 3}
     assert [step + 1 for step in range(30) if due[step].learns] == [18, 24, 30]
     assert [step + 1 for step in range(40) if due[step].restarts] == [24, 36]
     taught = ALTERNATING["student"]

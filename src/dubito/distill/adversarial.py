@@ -51,7 +51,7 @@ def adversarial(
     if along is None:
         work = AdversarialDistillation(order, Game(settings, weight_shapes(net, posterior.likelihood)), bank)
     else:
-        check_directions(bank, along)
+        check_directions(along, bank.n, bank.size)
         work = AlongDirections(order, Game(settings, ((along,),)), bank, seed, progress)
     told = prints(posterior, order.held)
     return expect(

@@ -7,24 +7,27 @@ that a game on weights could have made, stored in as many numbers.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from dubito.distill.bank import Bank
+from dubito.posteriors.generator import Generator, Parameters
 from dubito.progress import track
 from dubito.rng import Rng
 
+HEAD = "head.0"  # the output layer of a generator
 SPARE = 10  # directions followed beside those asked for, which are the less exact ones
 
 
-def check_directions(bank: Bank, count: int) -> None:
-    """Refuse more directions than the vectors of a bank can vary in."""
-    most = min(bank.n - 1, bank.size)
+def check_directions(count: int, n: int, size: int) -> None:
+    """Refuse more directions than n vectors of `size` weights can vary in."""
+    most = min(n - 1, size)
     if count > most:
         raise ValueError(
-            f"directions is {count}, but {bank.n:,} vectors of {bank.size:,} weights vary in {most} at most; ask for "
-            "fewer, give more samples, or leave directions out"
+            f"directions is {count}, but {n:,} vectors of {size:,} weights vary in {most} at most; ask for fewer, give "
+            "more samples, or leave directions out"
         )
 
 
@@ -54,6 +57,14 @@ def basis(bank: Bank, rows: Tensor, show: bool) -> Tensor:
     """The linear map from coordinates back to the rows of a bank that is least wrong, (D, directions)."""
     inverse: Tensor = torch.linalg.pinv((rows.T @ rows).double(), hermitian=True)
     return _combined(bank, rows, show) @ inverse.to(rows.dtype)
+
+
+def spread(
+    generator: Generator, parameters: Parameters, axes: Tensor, shapes: tuple[tuple[int, ...], ...]
+) -> tuple[Generator, Parameters]:
+    """The generator of vectors of those shapes for one of coordinates along axes (D, directions)."""
+    head = {f"{HEAD}.{part}": axes @ parameters[f"{HEAD}.{part}"] for part in ("weight", "bias")}
+    return replace(generator, shapes=shapes), {**parameters, **head}
 
 
 def _combined(bank: Bank, shares: Tensor, show: bool) -> Tensor:

@@ -1,7 +1,6 @@
 """Adversarial distillation of a bank of rows, at work: on every weight, or along principal directions."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -9,15 +8,13 @@ from torch import Tensor
 
 from dubito import runtime, schedules
 from dubito.distill.bank import Bank
-from dubito.distill.directions import basis, coordinates
+from dubito.distill.directions import basis, coordinates, spread
 from dubito.distill.game import Game, GameInfo, GameState
 from dubito.distill.work import Distillation, Order
 from dubito.posteriors.generator import Generator, GeneratorPosterior, Parameters, weight_shapes
 from dubito.rng import Rng
 from dubito.runs import RunFolder
 from dubito.tick import Tick
-
-HEAD = "head.0"  # the output layer of a generator
 
 
 class AdversarialDistillation(Distillation):
@@ -93,6 +90,5 @@ class AlongDirections(AdversarialDistillation):
     def emitting(self, state: Directed) -> tuple[Generator, Parameters]:
         if self._basis is None:
             self._basis = basis(self.bank, state.rows, self.show)
-        held, back = state.game.averaged, self._basis
-        head = {f"{HEAD}.{part}": back @ held[f"{HEAD}.{part}"] for part in ("weight", "bias")}
-        return replace(self.game.generator, shapes=weight_shapes(self.net, self.likelihood)), {**held, **head}
+        shapes = weight_shapes(self.net, self.likelihood)
+        return spread(self.game.generator, state.game.averaged, self._basis, shapes)

@@ -3,7 +3,8 @@
 After burn-in the sampler's positions enter a bounded buffer, and a generator is trained on the buffer between updates
 of the chains (Wang et al., 2018, arXiv 1806.10317, "online"); or a student takes a lesson from the chains' present
 positions (Korattikara et al., 2015, arXiv 1506.04416, algorithm 1). A full buffer stays an even sample of all positions
-so far (Vitter, 1985, algorithm R): the nth enters with probability buffer / n, in the place of any other.
+so far (Vitter, 1985, algorithm R): the nth enters with probability buffer / n, in the place of any other. The game is
+played on coordinates that follow the buffer: they are found when it is full, and whenever twice as many have come.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,8 @@ import torch
 from torch import Tensor
 
 from dubito import schedules
+from dubito.distill.directions import check_directions, spread
+from dubito.distill.frames import Frame, fit_, follow_
 from dubito.distill.game import Adversarial, Game, GameState
 from dubito.distill.student import DarkKnowledge, Lesson, LessonState
 from dubito.inputs import Inputs
@@ -34,12 +37,11 @@ SHOWN = 8  # generated networks that stand for the state, on validation data
 
 
 class Buffered(NamedTuple):
-    """A game, the vectors it is played on, (buffer, D), and the map to its coordinates, set when the buffer is full."""
+    """A game, the vectors it is played on, (buffer, D), and the map to its coordinates."""
 
     game: GameState
     buffer: Tensor
-    shift: Tensor
-    scale: Tensor
+    frame: Frame
 
 
 class OnlineState(NamedTuple):
@@ -54,7 +56,7 @@ class Due(NamedTuple):
     """What an update does beside the sampler's."""
 
     enters: bool = False  # the chains' positions enter the buffer
-    fills: bool = False  # they fill it for the first time
+    turn: int = 0  # which time since the buffer was full that coordinates are found, from 1
     learns: bool = False  # a round of the distiller
     restarts: bool = False  # chains go on from generated networks
 
@@ -131,7 +133,7 @@ class OnlineDistillation(Method[OnlineState]):
         full = now >= self.buffer
         again = self.restart is not None and done % self.restart == 0
         enters = now > before and self._place(now, chains) is not None
-        return Due(enters, before < self.buffer <= now, full and turn, full and again)
+        return Due(enters, self._turn(before, now), full and turn, full and again)
 
     def weights(self, state: OnlineState) -> Weights:
         """The chains' positions."""
@@ -146,8 +148,12 @@ class OnlineDistillation(Method[OnlineState]):
     def posterior(self, state: OnlineState, target: Target) -> Posterior:
         if self._teaches:
             return self._lesson(target).posterior(state.learner)
-        generator, learner = self._game(target).generator, state.learner
-        parameters = generator.standardised(learner.game.averaged, learner.shift, learner.scale)
+        generator, frame = self._game(target).generator, state.learner.frame
+        parameters = state.learner.game.averaged
+        if frame.axes:
+            shapes = weight_shapes(target.net, target.likelihood)
+            generator, parameters = spread(generator, parameters, frame.axes.basis, shapes)
+        parameters = generator.standardised(parameters, *frame.standard)
         copies = {n: p.detach().clone() for n, p in parameters.items()}
         return GeneratorPosterior(target.net, target.likelihood, generator, copies)
 
@@ -184,52 +190,71 @@ class OnlineDistillation(Method[OnlineState]):
                 f"a buffer of {self.buffer} is full after the last round of the generator, which has one every "
                 f"{self.every} of {tick.steps} updates; take more steps, or a smaller buffer or every"
             )
+        along = self._adversarial.directions
+        if along is not None:
+            check_directions(along, self.buffer, theta.shape[1])
+        buffer = theta.new_zeros(self.buffer, theta.shape[1])
         game = self._game(target).init(tick.rng.child("game"), theta)
-        return Buffered(
-            game, theta.new_zeros(self.buffer, theta.shape[1]), torch.zeros_like(theta[0]), torch.ones_like(theta[0])
-        )
+        return Buffered(game, buffer, Frame.before(buffer, along))
 
     def _play(self, state: OnlineState, theta: Tensor, target: Target, tick: Tick, due: Due) -> None:
         """Take in what the chains have reached; once the buffer is full, let the generator learn from it."""
         learner: Buffered = state.learner
         if due.enters:
-            self._enter(learner.buffer, theta, tick)
-        if due.fills:
-            self._standardise(learner)
+            self._enter(learner, theta, tick)
+        if due.turn:
+            self._find(learner, tick, due.turn)
         if due.learns:
             self._rounds(state, target, tick)
         if due.restarts:
             theta.copy_(self._generated(learner, target, len(theta), tick.rng.child("restart")))
 
-    def _enter(self, buffer: Tensor, theta: Tensor, tick: Tick) -> None:
+    def _enter(self, learner: Buffered, theta: Tensor, tick: Tick) -> None:
         """Let the chains' positions take places next to each other."""
         first = tick.number(lambda step, _: float(self._place(self._reached(step + 1, len(theta)), len(theta)) or 0))
         places = (torch.arange(len(theta), device=theta.device) + first).long() % self.buffer
-        buffer.index_copy_(0, places, theta)
+        learner.buffer.index_copy_(0, places, theta)
+        if learner.frame.axes:
+            learner.frame.axes.rows.index_copy_(0, places, learner.frame.inward(theta))
 
     def _rounds(self, state: OnlineState, target: Target, tick: Tick) -> None:
         game, learner = self._game(target), state.learner
         for number in range(self.rounds):
             inputs = game.inputs(tick.rng.child(f"round {number}"), self.buffer, learner.buffer, tick)
-            info = game.step(learner.game, lambda rows: (learner.buffer[rows] - learner.shift) / learner.scale, inputs)
+            info = game.step(learner.game, lambda rows: _rows(learner, rows), inputs)
             state.told.copy_(info.estimate)
 
-    def _standardise(self, learner: Buffered) -> None:
-        """Coordinates by the first full buffer, then kept, so that the generator's outputs keep their meaning."""
-        if isinstance(self.distiller, Adversarial) and self.distiller.standardise:
-            std, mean = torch.std_mean(learner.buffer, 0, correction=min(1, self.buffer - 1))  # one has none
-            learner.shift.copy_(mean)
-            learner.scale.copy_(torch.where(std > 0, std, 1.0))
+    def _find(self, learner: Buffered, tick: Tick, turn: int) -> None:
+        """Coordinates by the buffer: first ones, or others that the networks go on in."""
+        settings, rng = self._adversarial, tick.rng.child("directions")
+        if turn == 1:
+            fit_(learner.frame, learner.buffer, settings, rng)
+        else:
+            follow_(learner.frame, learner.game, learner.buffer, settings, rng)
+
+    def _turn(self, before: int, now: int) -> int:
+        """Which time coordinates are found as so many vectors become so many; 0 where they are not.
+
+        Factors have no other coordinates than those they began with.
+        """
+        times = [(reached // self.buffer).bit_length() for reached in (before, now)]
+        return times[1] if times[0] < times[1] and (times[0] == 0 or self._adversarial.rank is None) else 0
 
     def _generated(self, learner: Buffered, target: Target, n: int, rng: Rng) -> Tensor:
         generator = self._game(target).generator
         z = rng.normal_(learner.buffer.new_empty(1, n, generator.noise), "z")[0]
-        return torch.addcmul(learner.shift, learner.scale, generator(learner.game.averaged, z))
+        return learner.frame.outward(generator(learner.game.averaged, z))
 
     def _game(self, target: Target) -> Game:
+        along = self._adversarial.directions
+        shapes = weight_shapes(target.net, target.likelihood) if along is None else ((along,),)
+        return Game(self._adversarial, shapes)
+
+    @property
+    def _adversarial(self) -> Adversarial:
         if not isinstance(self.distiller, Adversarial):
             raise ValueError(f"{self.distiller!r} makes no generator")
-        return Game(self.distiller, weight_shapes(target.net, target.likelihood))
+        return self.distiller
 
     # -- a student ---------------------------------------------------------------------------------------------
 
@@ -294,7 +319,8 @@ def _check_parts(sampler: object, distiller: object) -> None:
             f"OnlineDistillation: {distiller!r} cannot learn while a sampler runs; give distill.Adversarial(...) or "
             "distill.DarkKnowledge(...)"
         )
-    if isinstance(distiller, Adversarial) and distiller.directions is not None:
-        raise ValueError(
-            "OnlineDistillation: directions are those of a whole chain, which is never there at once; leave them out"
-        )
+
+
+def _rows(learner: Buffered, rows: Tensor) -> Tensor:
+    """Some vectors of the buffer as coordinates."""
+    return learner.frame.axes.rows[rows] if learner.frame.axes else learner.frame.inward(learner.buffer[rows])

@@ -2,8 +2,8 @@
 
 Offline generators learn from a thousand and from ten thousand samples of one chain; online ones from a buffer of a
 thousand, fed by a chain of the same length or by ten side by side, with as many generator steps. All games are played
-on every weight, since the directions of a chain are not known before its end, with rates that fall from 3e-4. The chain
-is the first of `apd-accuracy`, taken from its folders where it has run.
+along principal directions with rates that fall from 1e-3; online ones find these directions anew as the chain grows.
+The chain is the first of `apd-accuracy`, taken from its folders where it has run.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from dubito.studies.digits import Held, Quality
 from dubito.studies.pieces import answers
 
 BUFFER, CHAINS, FEWER = 1_000, 10, 10
-GAME = digits.falling(3e-4)
+RATE = 1e-3
 TEACHER, MORE = "SGLD, the teacher", "offline, ten times as many samples"
 
 
@@ -85,14 +85,15 @@ def _offline(way: str, held: Held, settings: Settings) -> Posterior:
     if way == "teacher":
         return chain
     learnt = chain if way == "many" else chain.thinned(FEWER)
-    return adversarial(learnt, GAME, steps=apd_accuracy.games(settings), **digits.game(settings))
+    game = digits.along(RATE, settings)
+    return adversarial(learnt, game, steps=apd_accuracy.games(settings), **digits.game(settings))
 
 
 def _online(members: int, held: Held, settings: Settings) -> Posterior:
     n, steps, thin = len(held.train.y), apd_accuracy.steps(settings), apd_accuracy.thin("fcNN1", settings)
     method = dubito.OnlineDistillation(
-        sampler=digits.sampler(n, steps, thin), distiller=GAME, every=max(1, steps // apd_accuracy.games(settings)),
-        buffer=_buffer(settings),
+        sampler=digits.sampler(n, steps, thin), distiller=digits.along(RATE, settings),
+        every=max(1, steps // apd_accuracy.games(settings)), buffer=_buffer(settings),
     )  # fmt: skip
     plan = Plan(method, digits.network("fcNN1", settings), steps, members, 100, digits.PRECISION)
     folder = settings.folder(f"online {members}")
