@@ -69,7 +69,7 @@ def measured(way: str, members: int, settings: Settings) -> dict[str, Any]:
     many, size = len(chain), stored_bytes(chain) // len(chain)
     if way == "teacher":
         return Row(many, many * size, digits.quality(made, held, 200)).plain()
-    few = many // FEWER
+    few = many // _fewer(settings)
     seen, kept = {"many": (many, many), "few": (few, few), "online": (many * members, _buffer(settings))}[way]
     taught = chain.predict(held.test.x, draws=200)
     return Row(seen, kept * size, digits.quality(made, held, 100, taught)).plain()
@@ -79,12 +79,16 @@ def _buffer(settings: Settings) -> int:
     return 10 if settings.quick else BUFFER
 
 
+def _fewer(settings: Settings) -> int:
+    return 4 if settings.quick else FEWER
+
+
 def _offline(way: str, held: Held, settings: Settings) -> Posterior:
     """The chain, or what is learnt from all of its samples or from a tenth."""
     chain = apd_accuracy.chain("fcNN1", held, settings)
     if way == "teacher":
         return chain
-    learnt = chain if way == "many" else chain.thinned(FEWER)
+    learnt = chain if way == "many" else chain.thinned(_fewer(settings))
     game = digits.along(RATE, settings)
     return adversarial(learnt, game, steps=apd_accuracy.games(settings), **digits.game(settings))
 
