@@ -50,6 +50,9 @@ GENERATOR = Adversarial(noise=4, widths=(16,), schedule="linear")
 ONLINE = {
     "generator": dubito.OnlineDistillation(sampler=SAMPLER, distiller=GENERATOR, every=6, buffer=10),
     "rounds": dubito.OnlineDistillation(sampler=SAMPLER, distiller=GENERATOR, every=4, rounds=3, buffer=10, restart=12),
+    "along": dubito.OnlineDistillation(
+        sampler=SAMPLER, distiller=Adversarial(noise=4, widths=(16,), directions=6), every=6, buffer=10
+    ),
     "student": dubito.OnlineDistillation(sampler=SAMPLER, distiller=DarkKnowledge(schedule="cosine"), every=3),
     "lessons": dubito.OnlineDistillation(sampler=SAMPLER, distiller=DarkKnowledge(optimiser="sgd"), every=3, rounds=2),
 }
