@@ -3,10 +3,12 @@
 The recipe is that of Molchanov et al.: batches of 100, Adam, 200 epochs, the KL let in over epochs 4 to 20, weights cut
 at log alpha = 3; LeNet-5 has three times the epochs, since validation errors fell with them; its test error after 200
 was known by then. As many weights as published are removed, and what is left is trained on at a small rate, its zeros
-kept, as it is after pruning by magnitude. Chosen by 50 epochs and 5,000 validation images: whether the mean of a weight
-beyond the cut is masked in training, whether a fit starts from a trained network, and whether every fit, the dense one
-too, sees images moved by up to one pixel each way, of which the paper says nothing. The choice is frozen, all 60,000
-training images are learnt from by three seeds, and only then the test images are opened.
+kept, as it is after pruning by magnitude. Chosen by shorter runs and 5,000 validation images: whether the mean of a
+weight beyond the cut is masked in training (that of LeNet-5 is, as in the paper), whether a fit starts from a trained
+network, and whether every fit, the dense one too, sees images moved by up to one pixel each way, of which the paper
+says nothing. The choice is frozen, all 60,000 training images are learnt from by three seeds, and only then the test
+images are opened. LeNet-5 was run so once before, by a choice among both masks after 50 epochs, too few for means that
+are masked and images that are moved to pay: 280 times fewer weights at 0.90 % test error, at 0.94 % when trained on.
 """
 
 import math
@@ -33,8 +35,6 @@ from dubito.studies.pieces import ahead, answers
 from dubito.studies.sparsity import Recipe
 
 DENSE_STD = 0.01  # of the first weights of dense layers
-TRIAL = 50  # epochs of what is tried
-MASKED: tuple[Masked, ...] = ("nothing", "mean")
 STARTS = ("scratch", "trained")
 SHIFTS = (0, 1)  # pixels by which training images are moved each way
 Published = tuple[tuple[str, float, float], ...]  # method, error in per cent, weights over non-zero ones
@@ -78,12 +78,14 @@ def image_net(quick: bool) -> nn.Module:
 
 
 class Subject(NamedTuple):
-    """A network, how its learning rate falls over how many epochs, and what others found."""
+    """A network, how its learning rate falls over how many epochs, what others found, and what is tried how long."""
 
     net: Callable[[bool], nn.Module]
     schedule: Linear
     epochs: int
     published: Published
+    masked: tuple[Masked, ...]
+    trial: int
 
 
 def recipe(subject: Subject, masked: Masked, shift: int, settings: Settings) -> Recipe:
@@ -115,14 +117,15 @@ def trained_nets(plain: Posterior) -> list[nn.Module]:
 
 def before(name: str, masked: Masked, shift: int, settings: Settings) -> tuple[Recipe, Images, list[nn.Module]]:
     """What the networks that are tried have: a recipe, rows, and both starts; none has seen a validation image."""
-    made = recipe(SUBJECTS[name], masked, shift, settings)
-    made = replace(made, seeds=1, epochs=min(TRIAL, made.epochs))
+    subject = SUBJECTS[name]
+    made = recipe(subject, masked, shift, settings)
+    made = replace(made, seeds=1, epochs=min(subject.trial, made.epochs))
     data, scratch = sparsity.images("mnist", settings, shift), sparsity.fresh(made, settings)
     return made, data, [*scratch, *trained_nets(trained(made, scratch, data, settings, f"choice-plain-{shift}"))]
 
 
 def _before(name: str, shift: int, settings: Settings) -> None:
-    before(name, MASKED[0], shift, settings)
+    before(name, SUBJECTS[name].masked[0], shift, settings)
 
 
 class Tried(NamedTuple):
@@ -197,7 +200,7 @@ def run(study: Study, settings: Settings) -> Result:
 def _trials(name: str, settings: Settings) -> dict[Choice, Tried]:
     """What every choice comes to on validation images."""
     ahead(_before, {f"plain {shift}": (name, shift) for shift in SHIFTS}, settings)  # once, not in every process
-    pairs = {f"{masked} {shift}": (masked, shift) for masked, shift in product(MASKED, SHIFTS)}
+    pairs = {f"{masked} {shift}": (masked, shift) for masked, shift in product(SUBJECTS[name].masked, SHIFTS)}
     found = answers(tried, {piece: (name, *pair) for piece, pair in pairs.items()}, settings)
     each = {pairs[piece]: zip(STARTS, starts, strict=True) for piece, starts in found.items()}
     return {Choice(*pair, start): Tried(*one) for pair, by_start in each.items() for start, one in by_start}
@@ -247,8 +250,10 @@ def _published(published: Published, means: dict[str, dict[str, float]]) -> Any:
 
 
 SUBJECTS = {
-    "sparsevd-lenet-300-100": Subject(dense_net, Linear(0.5), 200, LENET_300_100),  # the rate falls in the second half
-    "sparsevd-lenet-5": Subject(image_net, Linear(0.0), 600, LENET_5),  # or throughout
+    "sparsevd-lenet-300-100": Subject(  # the rate falls in the second half
+        dense_net, Linear(0.5), 200, LENET_300_100, masked=("nothing", "mean"), trial=50
+    ),
+    "sparsevd-lenet-5": Subject(image_net, Linear(0.0), 600, LENET_5, masked=("mean",), trial=200),  # or throughout
 }
 
 
