@@ -150,6 +150,6 @@ STUDY = Study(
     "Wang et al. (ICML 2018, arXiv 1806.10317), whose online settings were not released.",
     "a generator learnt from a bounded buffer against one learnt from a stored chain",
     run,
-    "Ten chains from their own first weights are ten modes, and networks that one generator makes lie between them too: "
-    "their averaged answers are less sure. The teacher in the table is one chain, to which they need not be close.",
+    "Ten chains from their own first weights are ten modes, and networks that one generator makes lie between them "
+    "too: their averaged answers are less sure. The teacher in the table is one chain, to which they need not be close.",
 )
