@@ -8,7 +8,7 @@ from torch import nn
 
 import dubito
 from dubito import functions
-from dubito.functions import aligned, plan_chunks, weights_at_a_time, widest
+from dubito.functions import aligned, plan_chunks, weights_at_a_time, widest, widths
 from dubito.net import Net
 from dubito.posteriors.storage import MemorySamples
 
@@ -123,7 +123,37 @@ def test_one_network_under_many_masks_equals_copies_of_it_under_them():
 
 def test_draws_of_one_network_go_together_and_rows_give_way(monkeypatch):
     made = dropped(Y)
-    monkeypatch.setattr(functions, "ACTIVATION_BYTES", 40 * widest(made.net, X[:1]))
+    before, after = widths(made.net, X[:1])
+    assert (before, after) == (16 * 4, 16 * 4)  # batch norm, and dropout
+    monkeypatch.setattr(functions, "ACTIVATION_BYTES", 4 * (before + 10 * after))
     assert plan_chunks(made.draw(10), X[:1], None) == (10, 4)
-    assert plan_chunks(made.draw(100), X[:1], None) == (40, 1)
+    assert plan_chunks(made.draw(100), X[:1], None) == (43, 1)
     assert plan_chunks(made.draw(10), X[:1], 5) == (10, 5)
+
+
+def test_what_comes_before_the_first_mask_is_held_once(monkeypatch):
+    module = nn.Sequential(nn.Conv1d(1, 32, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3), nn.Dropout(), nn.ReLU())
+    made = dubito.fit(module, (X.unsqueeze(1), Y), dubito.MCDropout(), steps=1, progress=False)
+    before, after = widths(made.net, X[:1].unsqueeze(1))
+    assert (before, after) == (2 * 64 * 4, (4 + 3) * 4)  # the activation, and the network as a whole
+    monkeypatch.setattr(functions, "ACTIVATION_BYTES", 5 * (before + 20 * after))
+    assert plan_chunks(made.draw(20), X[:1].unsqueeze(1), None) == (20, 5)
+
+
+@pytest.mark.parametrize("rate", [None, 0.3])
+def test_measuring_a_network_leaves_it_and_the_global_generator_as_they_were(rate):
+    module = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.RReLU(), nn.Dropout(0.5), nn.Linear(8, 3))
+    held, state = Net(module, dropout=rate), torch.get_rng_state()
+    before = {name: buffer.clone() for name, buffer in held.module.named_buffers()}
+    assert min(widths(held, X[:1])) > 0
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(buffer, before[name]) for name, buffer in held.module.named_buffers())
+
+
+def test_masks_are_made_once_for_batches_of_one_shape(monkeypatch):
+    drawn, asked = dropped(Y).draw(6, seed=2), []
+    original = Net.masks
+    monkeypatch.setattr(Net, "masks", lambda *args, **kwargs: asked.append(1) or original(*args, **kwargs))
+    parts = [drawn(x) for x in X.split(5)]  # 5, 5 and 2 rows
+    assert len(asked) == 2
+    torch.testing.assert_close(torch.cat(parts, 1), drawn(X))

@@ -35,6 +35,15 @@ def test_products_of_transposed_factors():
     torch.testing.assert_close(products.matmul(a.t(), b), a.t() @ b, atol=1e-4, rtol=1e-5)
 
 
+@pytest.mark.parametrize("axes", [(0, None, None), (1, None, None), (0, 0, None), (None, 0, 0), (0, None, 0)])
+def test_several_at_once(axes):
+    x, weight, bias = torch.randn(4, 4, 5), torch.randn(4, 3, 5), torch.randn(4, 3)
+    given = [value if axis is not None else value[0] for value, axis in zip((x, weight, bias), axes, strict=True)]
+    with torch.no_grad():
+        made = torch.vmap(products.linear, axes)(*given)
+        torch.testing.assert_close(made, torch.vmap(F.linear, axes)(*given))
+
+
 def test_without_onednn_torch_multiplies(monkeypatch):
     x, weight = torch.randn(4, 5), torch.randn(3, 5)
     monkeypatch.setattr(products, "_HAS_ONEDNN", False)

@@ -2,17 +2,18 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from dubito import runtime
-from dubito.inputs import Inputs, signature
+from dubito.inputs import Inputs, n_rows, signature
 from dubito.layout import Layout
 from dubito.net import Net
 from dubito.posteriors.storage import Samples
-from dubito.rng import Rng
+from dubito.products import ByOneDNN
+from dubito.rng import Rng, isolated_everywhere
 
 ACTIVATION_BYTES = 64 << 20  # of the widest layer, per chunk of draws and rows, on the CPU
 WEIGHT_BYTES = 64 << 20  # of weights read at a time, on the CPU
@@ -43,16 +44,24 @@ class Functions(ABC):
         """The same functions, so many at a time, loaded when their turn comes."""
 
 
-class Masks(NamedTuple):
-    """Where the dropout masks of draws come from, from draw `first` on; `rates` (n, sites) where they are learned."""
+class Masks:
+    """The dropout masks of draws, from draw `first` on; `rates` (n, sites) where they are learned."""
 
-    rng: Rng
-    first: int = 0
-    rates: Tensor | None = None
+    def __init__(self, rng: Rng, first: int = 0, rates: Tensor | None = None) -> None:
+        self.rng, self.first, self.rates = rng, first, rates
+        self._latest: tuple[Any, list[Tensor] | None] = (None, None)
 
     def part(self, start: int, stop: int) -> "Masks":
         """Those of some of the draws."""
         return Masks(self.rng, self.first + start, None if self.rates is None else self.rates[start:stop])
+
+    def of(self, net: Net, x: Inputs, n: int) -> list[Tensor] | None:
+        """Those of n draws for all rows of x, made once for batches of one shape; None where nothing drops."""
+        key = n, n_rows(x), signature(x)
+        if self._latest[0] != key:
+            rates = None if self.rates is None else self.rates.to(net.device)
+            self._latest = key, net.masks(x, n, self.rng, shared=True, first=self.first, rates=rates)
+        return self._latest[1]
 
 
 class WeightFunctions(Functions):
@@ -109,10 +118,7 @@ class LoadedFunctions(Functions):
         weights = self.theta[:, : self.net.layout.size]
         if self.masks is None:
             return self.net.many(weights, x, "eval", self.buffers, timed=True)
-        rng, first, rates = self.masks
-        held = None if rates is None else rates.to(self.net.device)
-        drawn = self.net.masks(x, self.n, rng, shared=True, first=first, rates=held)
-        return self.net.many(weights, x, "dropout", self.buffers, drawn, timed=True)
+        return self.net.many(weights, x, "dropout", self.buffers, self.masks.of(self.net, x, self.n), timed=True)
 
     def noise(self) -> dict[str, Tensor]:
         return self.layout.split(self.theta[:, self.net.layout.size :]) if self.layout.size else {}
@@ -136,9 +142,7 @@ class MaskedFunctions(Functions):
         self.net, self.layout, self.theta, self.buffers, self.masks, self.n = net, noise, theta, buffers, masks, n
 
     def __call__(self, x: Inputs) -> Tensor:
-        rng, first, rates = self.masks
-        weights, held = self.theta[: self.net.layout.size], None if rates is None else rates.to(self.net.device)
-        drawn = self.net.masks(x, self.n, rng, shared=True, first=first, rates=held)
+        weights, drawn = self.theta[: self.net.layout.size], self.masks.of(self.net, x, self.n)
 
         def masked(masks: list[Tensor] | None) -> Tensor:
             return self.net(weights, x, "dropout", self.buffers, masks)
@@ -146,9 +150,9 @@ class MaskedFunctions(Functions):
         if drawn is None:
             return torch.stack([masked(None)] * self.n)
         args = (drawn,)
-        outputs: Tensor = runtime.over_members(
-            masked, args, self.n, self.net.vectorises_draws(masked, args, x, "dropout")
-        )
+        together = self.net.vectorises_draws(masked, args, x, "dropout")
+        with ByOneDNN():
+            outputs: Tensor = runtime.over_members(masked, args, self.n, together)
         return outputs
 
     def noise(self) -> dict[str, Tensor]:
@@ -193,11 +197,12 @@ def plan_chunks(functions: Functions, example: Inputs, batch_size: int | None, t
     if batch_size is not None and batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     net = functions.net
-    wide, bytes_at_once = widest(net, example), room(net.device, ACTIVATION_BYTES)
+    before, after = widths(net, example)
+    wide, bytes_at_once = max(before, after), room(net.device, ACTIVATION_BYTES)
     most = min(MOST_ROWS if net.device.type == "cpu" else CUDA_ROWS, total or CUDA_ROWS)
-    if functions.shares:  # all draws of a few rows, so that what they share is computed once
-        draws = max(1, min(functions.n, bytes_at_once // wide))
-        return Plan(draws, batch_size or max(1, min(most, bytes_at_once // (wide * draws))))
+    if functions.shares:  # all draws of a few rows, so that what they share is computed, and held, once
+        draws = max(1, min(functions.n, (bytes_at_once - before) // max(1, after)))
+        return Plan(draws, batch_size or max(1, min(most, bytes_at_once // (before + draws * after))))
     rows = batch_size or max(1, min(most, bytes_at_once // wide))
     draws = max(1, bytes_at_once // (wide * rows))
     return Plan(min(functions.n, weights_at_a_time(net), draws), rows)
@@ -205,18 +210,33 @@ def plan_chunks(functions: Functions, example: Inputs, batch_size: int | None, t
 
 def widest(net: Net, example: Inputs) -> int:
     """Bytes of the largest input plus output of any layer, for one row; wrong inputs are refused, dropout is found."""
-    sizes = [1]
+    return max(widths(net, example))
+
+
+class Widths(NamedTuple):
+    """Bytes of the largest input plus output of any layer for one row, before anything is dropped and from then on."""
+
+    before: int
+    after: int
+
+
+def widths(net: Net, example: Inputs) -> Widths:
+    """By a pass that is looked at; wrong inputs are refused, dropout is found."""
+    sizes: dict[bool, list[int]] = {False: [1], True: [0]}
+    masks = _Asked()
 
     def note(module: torch.nn.Module, args: tuple[object, ...], output: object) -> None:
         tensors = [t for t in (*args, output) if isinstance(t, Tensor)]
-        sizes.append(sum(t.nbytes for t in tensors))
+        sizes[masks.asked].append(sum(t.nbytes for t in tensors))
 
     try:
         net.sites(example)  # two rows: not what is to be measured
+        masks.extend(net.masks(example, 1, Rng(0), shared=True) or ())
         hooks = [m.register_forward_hook(note) for m in net.module.modules()]
         try:
-            with torch.no_grad():
-                net(net.theta(), example)
+            with torch.no_grad(), isolated_everywhere("widths"):
+                held = runtime.member(net.buffers(1), 0)  # copies: what moves in training moves in these
+                net(net.theta(), example, "dropout" if masks else "eval", held, masks or None)
         finally:
             for hook in hooks:
                 hook.remove()
@@ -226,4 +246,14 @@ def widest(net: Net, example: Inputs) -> int:
         raise ValueError(
             f"the network does not accept rows of {rows} ({why}); give x the shape and type it expects"
         ) from error
-    return max(sizes)
+    return Widths(max(sizes[False]), max(sizes[True]))
+
+
+class _Asked(list[Tensor]):
+    """Masks that know whether one was asked for."""
+
+    asked = False
+
+    def __getitem__(self, index: Any) -> Any:
+        self.asked = True
+        return super().__getitem__(index)

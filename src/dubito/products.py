@@ -18,7 +18,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x W^T + b, without a gradient: x (..., n), W (m, n)."""
     if not _by_onednn(x, weight):
         return F.linear(x, weight, bias)
-    made: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, "none", [], "")
+    made: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
     return made
 
 
@@ -36,6 +36,27 @@ class ByOneDNN(TorchFunctionMode):
         if func is F.linear and not kwargs and not torch.is_grad_enabled():
             return linear(*args)
         return func(*args, **(kwargs or {}))
+
+
+class _Linear(torch.autograd.Function):
+    """oneDNN's linear map, with the rule for vmap that it does not have."""
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        made: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, "none", [], "")
+        return made
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Nothing is kept for a gradient, which is never asked for."""
+
+    @staticmethod
+    def vmap(
+        info: Any, axes: tuple[int | None, ...], x: Tensor, weight: Tensor, bias: Tensor | None
+    ) -> tuple[Any, int]:
+        if axes[1] is None and axes[2] is None:  # one tall product
+            return linear(x.movedim(axes[0] or 0, 0), weight, bias), 0
+        return torch.vmap(F.linear, axes)(x, weight, bias), 0
 
 
 def _by_onednn(x: Tensor, weight: Tensor) -> bool:

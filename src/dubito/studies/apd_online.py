@@ -151,5 +151,6 @@ STUDY = Study(
     "a generator learnt from a bounded buffer against one learnt from a stored chain",
     run,
     "Ten chains from their own first weights are ten modes, and networks that one generator makes lie between them "
-    "too: their averaged answers are less sure. The teacher in the table is one chain, to which they need not be close.",
+    "too: their averaged answers are less sure. The teacher in the table is one chain, to which they need not be "
+    "close.",
 )
