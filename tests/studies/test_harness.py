@@ -42,6 +42,10 @@ def test_why_figures_differ_is_said_once_with_the_result(monkeypatch, tmp_path):
     for _ in range(2):
         assert studies.write_docs(tmp_path, tmp_path / "results.md").read_text().count("Ours is smaller.") == 1
         studies.run("made", folder=tmp_path, device="cpu")
+    longer = base.Study("made", "A made study", "nobody", "nothing at all", measure, why="Ours is smaller. And slow.")
+    monkeypatch.setattr(studies, "_registry", lambda: {"made": longer})
+    page = studies.write_docs(tmp_path, tmp_path / "results.md").read_text()
+    assert page.count("Ours is smaller.") == page.count("And slow.") == 1
 
 
 def test_an_unknown_name_is_one_sentence_with_the_closest_one():

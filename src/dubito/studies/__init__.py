@@ -5,6 +5,7 @@ A file of this package that holds a `Study` is a study: `names` lists them, `run
 
 import importlib
 import pkgutil
+import re
 import tempfile
 import time
 from collections.abc import Sequence
@@ -100,9 +101,10 @@ def _completed(result: Result, study: Study, settings: Settings, ran_on: dict[st
 
 
 def _explained(result: Result) -> Result:
-    """With the study's present view of why figures differ, where the result was written without it."""
+    """With what of the study's present view of why figures differ the result was written without."""
     why = _registry()[result.name].why if result.name in _registry() else ""
-    return result if why in result.summary else replace(result, summary=f"{result.summary}\n\n{why}")
+    missing = [sentence for sentence in re.split(r"(?<=\.) ", why) if sentence not in result.summary]
+    return replace(result, summary="\n\n".join(filter(None, (result.summary, " ".join(missing)))))
 
 
 def _hardware(device: str) -> dict[str, Any]:
