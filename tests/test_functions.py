@@ -150,6 +150,25 @@ def test_measuring_a_network_leaves_it_and_the_global_generator_as_they_were(rat
     assert all(torch.equal(buffer, before[name]) for name, buffer in held.module.named_buffers())
 
 
+@pytest.mark.parametrize("dropout", [nn.Dropout, nn.Dropout2d, nn.FeatureAlphaDropout])
+@pytest.mark.parametrize("rate", [None, 0.3])
+def test_dropout_before_layers_that_mind_the_number_of_axes(dropout, rate):
+    maps = nn.Sequential(nn.Conv2d(1, 4, 3), dropout(0.5), nn.Conv2d(4, 2, 2), nn.Flatten(), nn.Linear(18, 3))
+    assert min(widths(Net(maps, dropout=rate), torch.rand(1, 1, 6, 6))) > 0
+
+
+def test_dropout_before_a_recurrent_layer():
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dropout, self.lstm = nn.Dropout(0.5), nn.LSTM(4, 3, batch_first=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.lstm(self.dropout(x))[0][:, -1]
+
+    assert min(widths(Net(Recurrent()), torch.rand(1, 5, 4))) > 0
+
+
 def test_masks_are_made_once_for_batches_of_one_shape(monkeypatch):
     drawn, asked = dropped(Y).draw(6, seed=2), []
     original = Net.masks

@@ -231,7 +231,7 @@ def widths(net: Net, example: Inputs) -> Widths:
 
     try:
         net.sites(example)  # two rows: not what is to be measured
-        masks.extend(net.masks(example, 1, Rng(0), shared=True) or ())
+        masks.extend(mask[0] for mask in net.masks(example, 1, Rng(0), shared=True) or ())
         hooks = [m.register_forward_hook(note) for m in net.module.modules()]
         try:
             with torch.no_grad(), isolated_everywhere("widths"):
