@@ -51,6 +51,19 @@ def test_a_column_of_labels_can_be_named_where_a_person_answers(dubito, refused,
     assert "4 of 4 labels are missing" in dubito(*recipe, "--person", "--rounds", 0).stdout
 
 
+def test_a_person_sees_the_rows_as_they_stand_in_the_file(dubito, recipe, in_folder):
+    text = (in_folder / "fit.toml").read_text()
+    (in_folder / "fit.toml").write_text(text.replace('"pets.csv"', '"pets.csv"\ntarget = "kind"'))
+    dubito(*recipe, "--person", "--rounds", 0)
+    with Path("pets.csv").open(newline="") as file:
+        pets = list(csv.DictReader(file))
+    with Path("asked/to-label-000.csv").open(newline="") as file:
+        asked = list(csv.DictReader(file))
+    names = [name for name in pets[0] if name != "kind"]
+    assert list(asked[0]) == ["row", "label", *names] and len(asked) == 4
+    assert all(float(row[name]) == pytest.approx(float(pets[int(row["row"])][name])) for row in asked for name in names)
+
+
 def test_a_person_answers(dubito, refused, recipe, in_folder):
     x = np.random.default_rng(0).random((20, 4, 4)).astype(np.float32)
     np.savez(in_folder / "pool.npz", x=x)

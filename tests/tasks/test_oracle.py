@@ -1,5 +1,7 @@
 """Who answers, and what becomes of answers that are none: nothing is noted, and one sentence says why."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -107,3 +109,49 @@ def test_known_labels_are_whole_numbers(y):
 def test_too_few_known_labels():
     with pytest.raises(ValueError, match="was asked for and 2 labels are known; give one for each row"):
         TASK.run(refit, {"pool": X}, oracle=Known(Y[:2]))
+
+
+def test_inputs_may_be_single_numbers(tmp_path):
+    with pytest.raises(Waiting):
+        Person(tmp_path, 2)([1, 0], torch.tensor([0.5, 5.1]), 0)
+    assert (tmp_path / "to-label-000.csv").read_text() == "row,label,x0\n1,,0.5\n0,,5.1\n"
+
+
+def test_numbers_may_have_names(tmp_path):
+    names = ["a;b", "label", "row", *"defghijklmnop"]
+    with pytest.raises(Waiting):
+        Person(tmp_path, 3, names)([2], torch.arange(16)[None], 0)
+    table = tmp_path / "to-label-000.csv"
+    first, second = table.read_text().splitlines()
+    assert first.startswith("row,label,a;b,input label,input row,d,") and second.startswith("2,,0,1,2,3,")
+    table.write_text(f"{first}\n{second.replace(',,', ',1,')}\n")
+    assert Person(tmp_path, 3, names)([2], torch.arange(16)[None], 0) == [1]
+    with pytest.raises(ValueError, match="columns name 2 numbers, but an input has 16; give each one name"):
+        Person(tmp_path, 3, ["a", "b"])([2], torch.arange(16)[None], 1)
+
+
+def test_lines_without_anything_do_not_count(tmp_path):
+    assert asked(tmp_path, "row,label,x0\n5,1,\n7,2,\n,,\n") == [1, 2]
+    with pytest.raises(ValueError, match=r"line 3 of .* is about row '²', which was not asked for"):
+        asked(tmp_path / "other", "row,label\n5,1\n²,2\n")
+
+
+def test_settings_and_recipes_may_hold_numbers_of_numpy(tmp_path):
+    numbers = Active(acquisition="entropy", batch=np.int64(2), rounds=np.int64(1), start=3, draws=2)
+    recipe = {"rate": np.float64(0.5), "sizes": np.arange(3), "scale": torch.tensor(2.0)}
+    found = numbers.run(refit, {"pool": (X, Y)}, folder=tmp_path, recipe=recipe).numbers
+    plain = {"rate": 0.5, "sizes": [0, 1, 2], "scale": 2.0}
+    assert TASK.run(refit, {"pool": (X, Y)}, folder=tmp_path, recipe=plain).numbers == found
+
+
+@pytest.mark.parametrize(
+    ("recipe", "sentence"),
+    [
+        ("adam", "recipe='adam' is no mapping; give what refit does as {name: plain value}"),
+        ({"path": Path("a")}, r"must be plain values \(PosixPath\('a'\) is none\); give numbers, text and lists"),
+        ({"sizes": {(1, 2): 3}}, "must be plain values .*; give numbers, text and lists"),
+    ],
+)
+def test_recipes_that_cannot_be_noted(recipe, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        TASK.run(refit, {"pool": (X, Y)}, recipe=recipe)

@@ -1,5 +1,6 @@
 """`dubito active`: settings of a fit in, a growing table of labels and what was learnt from it out."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,15 +13,17 @@ from dubito.cli.settings import DataSettings, FitSettings
 from dubito.data import read
 from dubito.posteriors.base import Posterior
 from dubito.results import Result
-from dubito.tasks import Active, Person
+from dubito.tasks import Active, Oracle, Person
 
 
 class Prepared(NamedTuple):
-    """The pool as the network sees it, labels where they are known, and rows to be judged by."""
+    """The pool as the network sees it, labels where they are known, rows to be judged by; what a person is shown."""
 
     pool: tuple[Tensor, Tensor] | Tensor
     test: tuple[Tensor, Tensor] | None
     classes: list[str]
+    shown: Tensor
+    columns: Sequence[str]
 
 
 def learn(settings: FitSettings, task: Active, test: str | None, person: bool) -> Result:
@@ -32,7 +35,7 @@ def learn(settings: FitSettings, task: Active, test: str | None, person: bool) -
     prepared = prepare(settings, test, person)
     data = {"pool": prepared.pool} | ({"test": prepared.test} if prepared.test is not None else {})
     folder = Path(settings.run.folder)
-    oracle = Person(folder, prepared.classes) if person else None
+    oracle = _person(folder, prepared) if person else None
     try:
         return task.run(
             lambda data, _, seed: _fit(settings, data, seed),
@@ -64,7 +67,13 @@ def prepare(settings: FitSettings, test: str | None, person: bool) -> Prepared:
         if found.y is None:
             raise ValueError(f"{test} has no labels to be judged by; add a column or an array y")
         judged = encoding.inputs(found.x, test or source), encoding.targets(found.y, test or source)
-    return Prepared(pool, judged, encoding.class_names(outputs.shape[-1]))
+    return Prepared(pool, judged, encoding.class_names(outputs.shape[-1]), whole.x, whole.table.features)
+
+
+def _person(folder: Path, prepared: Prepared) -> Oracle:
+    """Who sees the rows as they were read, under the names of their columns, and not as the network does."""
+    person = Person(folder, prepared.classes, prepared.columns)
+    return lambda index, _, number: person(index, prepared.shown[list(index)], number)
 
 
 def _unlabelled(source: str) -> rows.Rows:

@@ -6,6 +6,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from torch import Tensor
+
 from dubito.config import difference
 from dubito.posteriors.files import make_folder, write_atomically
 
@@ -34,7 +37,7 @@ class Journal:
     @classmethod
     def open(cls, folder: str | Path | None, settings: Mapping[str, Any]) -> "Journal":
         """Begin, or go on where the folder left off; other settings are refused with what differs."""
-        plain: dict[str, Any] = json.loads(json.dumps(dict(settings)))
+        plain = _plain(settings)
         if folder is None:
             return cls(plain)
         path = make_folder(folder)
@@ -75,3 +78,19 @@ class Journal:
     def labels(self) -> list[int]:
         """Their labels."""
         return [y for block in self.blocks for y in block.labels or ()]
+
+
+def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as they come back from the file."""
+    try:
+        found: dict[str, Any] = json.loads(json.dumps(dict(settings), default=_listed))
+    except TypeError as error:
+        raise ValueError(f"what {FILE} notes must be plain values ({error}); give numbers, text and lists") from error
+    return found
+
+
+def _listed(value: object) -> Any:
+    """Numbers and arrays of numpy or torch as JSON knows them."""
+    if isinstance(value, np.generic | np.ndarray | Tensor):
+        return value.tolist()
+    raise TypeError(f"{value!r} is none")

@@ -58,10 +58,13 @@ class Person:
     """Images and a table to fill in, in `folder`; what a person has written there is never overwritten.
 
     classes: how many there are, or their names, which may then be written instead of numbers.
+    columns: what the numbers of an input are called; inputs that have such names are never drawn as images.
     """
 
-    def __init__(self, folder: str | Path, classes: int | Sequence[str] | NDArray[Any]) -> None:
-        self.folder, given = Path(folder), cast(Any, classes)
+    def __init__(
+        self, folder: str | Path, classes: int | Sequence[str] | NDArray[Any], columns: Sequence[str] = ()
+    ) -> None:
+        self.folder, self.columns, given = Path(folder), list(columns), cast(Any, classes)
         numbered = isinstance(given, Integral)  # numpy's whole numbers too
         if isinstance(given, str) or not (numbered or isinstance(given, Sequence | np.ndarray)):
             raise ValueError(f"classes={classes!r} are no classes; give their number, or their names in a list")
@@ -92,11 +95,11 @@ class Person:
 
     def _ask(self, table: Path, index: Sequence[int], x: Tensor, number: int) -> None:
         """Write the rows out; the table comes last, so that it never names an image that is not there."""
-        shown = pixels(x)
+        shown = None if self.columns else pixels(x)
         folder = make_folder(self.folder / f"images-{number:03d}" if shown is not None else self.folder)
         if shown is None:
-            extra = [[f"{v:.9g}" for v in row] for row in x.flatten(1).tolist()]
-            header = ["row", "label", *(f"x{i}" for i in range(len(extra[0])))]
+            extra = _numbers(x)
+            header = ["row", "label", *self._names(len(extra[0]))]
         else:
             extra = [[_write(image, folder / f"{i}.png")] for i, image in zip(index, shown, strict=True)]
             header = ["row", "label", "image"]
@@ -105,12 +108,21 @@ class Person:
         csv.writer(text, lineterminator="\n").writerows([header, *rows])
         write_atomically(table, text.getvalue().encode(), durable=True)
 
+    def _names(self, count: int) -> list[str]:
+        """A header for each number, none of them that of another column."""
+        names = self.columns or [f"x{i}" for i in range(count)]
+        if len(names) != count:
+            raise ValueError(f"columns name {len(names)} numbers, but an input has {count}; give each one name")
+        return [f"input {name}" if name in ("row", "label") else name for name in names]
+
     def _read(self, table: Path, index: Sequence[int]) -> dict[int, int]:
         """The labels that are there, by row; a word that is no label is named with its line."""
         found: dict[int, int] = {}
         for line, record in enumerate(_records(table), start=2):
             row, word = (record.get("row") or "").strip(), (record.get("label") or "").strip()
-            if not row.isdigit() or int(row) not in index:
+            if not row and not word:
+                continue
+            if not row.isdecimal() or int(row) not in index:
                 raise ValueError(f"line {line} of {table} is about row {row!r}, which was not asked for; restore it")
             if word and word not in self.words:
                 raise ValueError(f"line {line} of {table} has the label {word!r}; write {self.hint}")
@@ -125,12 +137,21 @@ def _records(table: Path) -> list[dict[str, str]]:
         text = table.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{table} is no UTF-8 text ({error.reason}); save it as CSV in UTF-8") from error
-    delimiter = ";" if ";" in text.partition("\n")[0] else ","  # as spreadsheets write it in many countries
+    first = text.partition("\n")[0]
+    columns = next(csv.reader([first], delimiter=";"), [])
+    delimiter = ";" if {"row", "label"} <= set(columns) else ","  # as spreadsheets write it in many countries
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)
     missing = [name for name in ("row", "label") if name not in (reader.fieldnames or ())]
     if missing:
         raise ValueError(f"{table} has no column {missing[0]!r} in its first line; restore the line row,label,...")
     return list(reader)
+
+
+def _numbers(x: Tensor) -> list[list[str]]:
+    """Each number by the fewest digits that tell it from its neighbours."""
+    flat = x.reshape(len(x), -1)
+    values = (flat.float() if flat.is_floating_point() else flat.long()).cpu().numpy()
+    return [[str(value) for value in row] for row in values]
 
 
 def _write(image: "np.ndarray[tuple[int, ...], np.dtype[np.float64]]", path: Path) -> str:

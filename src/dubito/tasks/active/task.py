@@ -95,6 +95,8 @@ class Active:
         if test is not None:
             check_rows(test.x, test.labels)
         _check_asked(refit, oracle)
+        if recipe is not None and not isinstance(recipe, Mapping):
+            raise ValueError(f"recipe={recipe!r} is no mapping; give what refit does as {{name: plain value}}")
         if oracle is None and pool.y is None:
             raise ValueError("nobody knows the labels of the pool; give (x, y), or oracle=Person(folder, classes)")
         if self.start + self.rounds * self.batch > pool.size:
