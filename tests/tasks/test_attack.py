@@ -287,3 +287,18 @@ def test_a_trajectory_begins_at_the_input_and_leaves_out_the_target(pair, tmp_pa
 def test_bad_arguments_are_one_sentence(make, says):
     with pytest.raises(ValueError, match=says):
         make()
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_inputs_that_are_single_numbers_are_moved(norm):
+    net = torch.nn.Sequential(torch.nn.Unflatten(0, (-1, 1)), torch.nn.Linear(1, 2))
+    x = torch.tensor([0.2, 0.5, 0.9])
+    moved = PGD(epsilon=0.05, norm=norm, steps=2, restarts=1).perturb(point(net), x, torch.tensor([0, 1, 0]))
+    torch.testing.assert_close((moved - x).abs(), torch.full((3,), 0.05))
+
+
+def test_a_ball_without_an_end_is_none():
+    x, y = torch.rand(4, 4), torch.arange(4) % 3
+    posterior = point(torch.nn.Linear(4, 3))
+    free, wide = (TargetedFGSM(epsilon=e, steps=3).perturb(posterior, x, y) for e in (None, torch.inf))
+    assert torch.equal(free, wide) and not torch.equal(free, x)

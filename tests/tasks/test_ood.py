@@ -53,6 +53,20 @@ def test_a_factor_is_applied_to_the_outside_alone_and_named(shifted):
     assert "multiplied by 5" in plain.summary and "multiplied" not in by_hand.summary
 
 
+def test_a_factor_on_whole_numbers_is_refused(shifted):
+    tokens = torch.ones(4, 3, dtype=torch.long)
+    with pytest.raises(ValueError, match="the inputs of 'far' are whole numbers, which scales leave alone"):
+        OOD(scales=(1.0, 5.0)).run({"p": shifted(0.0, 1.0)}, {"inside": tokens, "far": tokens})
+
+
+def test_labels_in_a_column_mark_the_true_class_in_the_figures(pair):
+    x, y = torch.rand(5, 1, 4, 4), torch.arange(5) % 3
+    task = OOD(bootstrap=0, draws=4, shown=5)
+    rows, column = (task.run(pair, {"inside": (x, labels), "far": x}).figures for labels in (y, y.unsqueeze(1)))
+    told = [[f.panels[0].data["truth"] for f in figures if f.name == "votes-1-0"] for figures in (rows, column)]
+    assert told == [[y.tolist()], [y.tolist()]]
+
+
 def test_what_cannot_exist_says_why(shifted):
     result = OOD(bootstrap=0).run({"one": shifted(0.0)}, {"inside": torch.randn(5, 3), "far": torch.randn(5, 3)})
     assert set(result.numbers["undefined"]["one"]) == {"bald", "vote_ratio", "top_spread"}

@@ -48,6 +48,9 @@ def posteriors() -> dict[str, dubito.Posterior]:
         (PGD, {"steps": 2.5}, "PGD: steps must be a whole number, got 2.5"),
         (PGD, {"restarts": 1.5}, "PGD: restarts must be a whole number, got 1.5"),
         (FGSM, {"epsilon": "0.1"}, "epsilon='0.1' must be 0 or more"),
+        (FGSM, {"epsilon": float("inf")}, "epsilon=inf must be 0 or more and finite"),
+        (PGD, {"epsilon": float("inf")}, "epsilon=inf must be 0 or more and finite"),
+        (Robustness, {"epsilons": (float("inf"),)}, "epsilon=inf must be 0 or more and finite"),
         (PGD, {"step_size": "0.1"}, "step_size='0.1' must be positive"),
         (Robustness, {"epsilons": (0.1, 0.1)}, r"epsilons=\(0.1, 0.1\) hold one number twice"),
         (Robustness, {"sources": [1]}, r"sources=\[1\] come by name; give \{name: posterior or network\}"),
@@ -71,6 +74,14 @@ def test_a_module_is_no_posterior(task):
 def test_data_come_by_name(task, posteriors):
     with pytest.raises(ValueError, match=r"data come by name, not as list; give \{name: inputs or"):
         task.run(posteriors, [X, Y])
+
+
+@pytest.mark.parametrize("task", [OOD(), Selective(), Robustness(), Trajectory()])
+def test_names_are_text(task, posteriors):
+    with pytest.raises(ValueError, match="posteriors come by name, and 10 is no text; give it as '10'"):
+        task.run({10: posteriors["MAP"]}, {"inside": X, "outside": X, "test": (X, Y)})
+    with pytest.raises(ValueError, match="data come by name, and 5 is no text; give it as '5'"):
+        task.run(posteriors, {"inside": X, "test": (X, Y), 5: X})
 
 
 @pytest.mark.parametrize("bounds", [(0,), 1.0, ("low", "high"), (0.0, float("inf")), (float("nan"), 1.0)])

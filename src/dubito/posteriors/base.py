@@ -36,6 +36,12 @@ def check_posterior(found: object, name: str = "posterior") -> None:
         raise ValueError(f"{name} is of type {kind}, not a posterior; give what dubito.fit or dubito.load returns")
 
 
+def check_name(what: str, name: object) -> None:
+    """Refuse a name that is no text: it stands in tables, figures and files."""
+    if not isinstance(name, str):
+        raise ValueError(f"{what} come by name, and {name!r} is no text; give it as {str(name)!r}")
+
+
 def check_named(posteriors: object) -> None:
     """Refuse what is not at least one posterior, each by its name."""
     if not isinstance(posteriors, Mapping):
@@ -43,6 +49,7 @@ def check_named(posteriors: object) -> None:
     if not posteriors:
         raise ValueError("there is no posterior to look at; give at least one, as {name: posterior}")
     for name, posterior in posteriors.items():
+        check_name("posteriors", name)
         check_posterior(posterior, repr(name))
 
 

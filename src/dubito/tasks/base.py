@@ -12,7 +12,7 @@ from torch import Tensor
 from dubito.config import check_count, suggestion
 from dubito.detection import Ranked, check_intervals, intervals, measured
 from dubito.inputs import n_rows, rows, tensors
-from dubito.posteriors.base import Posterior, check_named
+from dubito.posteriors.base import Posterior, check_name, check_named
 from dubito.prediction import Prediction, Undefined
 from dubito.results import Result
 
@@ -99,6 +99,8 @@ def check_names(data: Mapping[str, Data], known: Sequence[str]) -> None:
 def _check_mapping(data: object) -> None:
     if not isinstance(data, Mapping):
         raise ValueError(f"data come by name, not as {type(data).__name__}; give {{name: inputs or (inputs, labels)}}")
+    for name in data:
+        check_name("data", name)
 
 
 def check_posteriors(posteriors: Posteriors) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from dubito import metrics, plots
 from dubito.config import check_finite_number
@@ -103,6 +103,10 @@ class OOD:
             raise ValueError("there are no outside inputs; give at least one set beside 'inside'")
         for factor in self.scales:
             for name, one in sets.items():
+                if factor != 1 and not any(leaf.is_floating_point() for leaf in tree_leaves(one.x)):
+                    raise ValueError(
+                        f"the inputs of {name!r} are whole numbers, which scales leave alone; leave it out"
+                    )
                 yield scaled_name(name, factor), Labelled(scaled(one.x, factor), one.y)
 
     def _look(self, posterior: Any, inside: Labelled, outside: Mapping[str, Labelled]) -> "Look":
@@ -233,7 +237,7 @@ def views(prediction: Prediction, x: Any, key: str, title: str, truth: Tensor | 
     shown = pixels(x) if isinstance(x, Tensor) else None
     captions = [f"{int(c)}: {float(p):.2f}" for p, c in zip(*prediction.probs.max(-1), strict=True)]
     if shown is not None:
-        right = [] if truth is None else truth.tolist()
+        right = [] if truth is None else truth.reshape(-1).tolist()  # labels may stand in a column
         votes = prediction.votes.cpu().numpy()
         yield plots.images(
             f"votes-{key}",

@@ -41,8 +41,9 @@ class Attack(ABC):
         if self.epsilon is None and not self.boundless:
             raise ValueError(f"{type(self).__name__} needs a ball to stay in; give epsilon, in units of [0, 1] pixels")
         epsilon: Any = self.epsilon
-        if epsilon is not None and not ((is_number(epsilon) or epsilon == torch.inf) and epsilon >= 0):
-            raise ValueError(f"epsilon={epsilon!r} must be 0 or more, in units of [0, 1] pixels")
+        everywhere = self.boundless and (epsilon is None or epsilon == torch.inf)
+        if not (everywhere or (is_number(epsilon) and epsilon >= 0)):
+            raise ValueError(f"epsilon={epsilon!r} must be 0 or more and finite, in units of [0, 1] pixels")
         check_count(self, "draws", self.draws, 1)
 
     @abstractmethod
@@ -191,7 +192,7 @@ class PGD(Attack):
 
 def _norms(x: Tensor) -> Tensor:
     """The length of each row, in a shape that divides it."""
-    lengths: Tensor = x.flatten(1).norm(dim=1)
+    lengths: Tensor = x.reshape(len(x), -1).norm(dim=1)
     return lengths.view(-1, *(1,) * (x.dim() - 1))
 
 
