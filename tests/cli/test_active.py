@@ -64,6 +64,40 @@ def test_a_person_sees_the_rows_as_they_stand_in_the_file(dubito, recipe, in_fol
     assert all(float(row[name]) == pytest.approx(float(pets[int(row["row"])][name])) for row in asked for name in names)
 
 
+@pytest.mark.parametrize("target", ["", 'target = "kind"'])
+@pytest.mark.parametrize("column", [False, True])
+def test_a_pool_without_labels_is_judged_by_rows_that_have_them(dubito, refused, recipe, in_folder, target, column):
+    lines = Path("pets.csv").read_text().splitlines()
+    rest = [line.rpartition(",")[0] for line in lines]
+    Path("pool.csv").write_text("\n".join([lines[0], *(f"{line}," for line in rest[1:])] if column else rest))
+    text = (in_folder / "fit.toml").read_text()
+    (in_folder / "fit.toml").write_text(text.replace('"pets.csv"', f'"pool.csv"\n{target}'))
+    asking = (*recipe, "--person", "--rounds", 0, "--test", "pets.csv")
+    if column and not target:
+        assert "name it as target in [data]" in refused(*asking)
+        return
+    assert "write them (one of cat, dog)" in " ".join(dubito(*asking).stdout.split())
+    table = Path("asked/to-label-000.csv")
+    table.write_text(table.read_text().replace(",,", ",dog,"))
+    dubito(*asking)
+    found = Result.load("asked/result/active.json").numbers
+    assert found["answers"] == [[1, 1, 1, 1]] and 0 <= found["accuracy"][0] <= 1
+    assert "recipe.classes" in refused(*asking[:-2])  # without their names the numbers may mean others
+
+
+def test_a_person_is_told_labels_that_are_not_counted_from_0(dubito, recipe, in_folder):
+    text = Path("pets.csv").read_text().replace("cat", "10").replace("dog", "20")
+    Path("pets.csv").write_text(text)
+    text = (in_folder / "fit.toml").read_text()
+    (in_folder / "fit.toml").write_text(text.replace('"pets.csv"', '"pets.csv"\ntarget = "kind"'))
+    asking = (*recipe, "--person", "--rounds", 0, "--test", "pets.csv")
+    assert "write them (one of 10, 20)" in " ".join(dubito(*asking).stdout.split())
+    table = Path("asked/to-label-000.csv")
+    table.write_text(table.read_text().replace(",,", ",20,"))
+    dubito(*asking)
+    assert Result.load("asked/result/active.json").numbers["answers"] == [[1, 1, 1, 1]]
+
+
 def test_a_person_answers(dubito, refused, recipe, in_folder):
     x = np.random.default_rng(0).random((20, 4, 4)).astype(np.float32)
     np.savez(in_folder / "pool.npz", x=x)
