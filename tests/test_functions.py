@@ -140,6 +140,24 @@ def test_what_comes_before_the_first_mask_is_held_once(monkeypatch):
     assert plan_chunks(made.draw(20), X[:1].unsqueeze(1), None) == (20, 5)
 
 
+@pytest.mark.parametrize(
+    "after",
+    [
+        [nn.Dropout2d(0.3), nn.Conv2d(4, 2, 3)],
+        [nn.Dropout(0.3), nn.BatchNorm2d(4), nn.ConvTranspose2d(4, 2, 1)],
+        [nn.FeatureAlphaDropout(0.3), nn.Flatten(), nn.BatchNorm1d(64)],
+    ],
+)
+def test_layers_behind_dropout_that_count_axes(after):
+    module = nn.Sequential(nn.Conv2d(1, 4, 3), *after, nn.Flatten(), nn.LazyLinear(3))
+    x = torch.randn(12, 1, 6, 6)
+    module(x)
+    for members, rate in ((1, None), (2, 0.2)):
+        made = dubito.fit(module, (x, Y), dubito.MCDropout(rate=rate), steps=2, members=members, progress=False)
+        whole = made.predict(x, draws=5).draws
+        torch.testing.assert_close(made.predict(x, draws=5, batch_size=5).draws, whole)
+
+
 @pytest.mark.parametrize("rate", [None, 0.3])
 def test_measuring_a_network_leaves_it_and_the_global_generator_as_they_were(rate):
     module = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.RReLU(), nn.Dropout(0.5), nn.Linear(8, 3))
