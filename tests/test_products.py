@@ -30,6 +30,46 @@ def test_linear_maps(rows, biased):
     torch.testing.assert_close(made.double(), exact, atol=1e-6, rtol=1e-6)
 
 
+BIASES = {
+    "every other number": lambda: torch.randn(6)[::2],
+    "one number many times": lambda: torch.randn(1).expand(3),
+    "one number": lambda: torch.randn(1),
+    "one for each row": lambda: torch.randn(4, 1),
+}
+
+
+@pytest.mark.parametrize("bias", BIASES)
+def test_biases_of_any_layout(bias):
+    x, weight, given = torch.randn(4, 5), torch.randn(3, 5), BIASES[bias]()
+    torch.testing.assert_close(products.linear(x, weight, given), F.linear(x, weight, given))
+
+
+def test_a_vector_for_a_weight():
+    x, weight = torch.randn(4, 5), torch.randn(5)
+    torch.testing.assert_close(products.linear(x, weight), x @ weight)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # what torch's own jvp sets off
+@pytest.mark.parametrize("inside", [False, True])
+def test_slopes_forward(inside):
+    given = torch.randn(4, 5), torch.randn(3, 5), torch.randn(3)
+
+    def slope(layer, *given):
+        return torch.func.jvp(lambda *args: layer(*args).square(), given, given)[1]
+
+    def slopes(layer):
+        return torch.vmap(lambda x: slope(layer, x, *given[1:]))(given[0]) if inside else slope(layer, *given)
+
+    with torch.no_grad():
+        torch.testing.assert_close(slopes(products.linear), slopes(F.linear))
+
+
+def test_what_rounds_by_itself_does_so():
+    x, weight = torch.randn(4, 5), torch.randn(3, 5)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert products.linear(x, weight).dtype == torch.bfloat16
+
+
 def test_products_of_transposed_factors():
     a, b = torch.randn(300, 20), torch.randn(300, 30)
     torch.testing.assert_close(products.matmul(a.t(), b), a.t() @ b, atol=1e-4, rtol=1e-5)

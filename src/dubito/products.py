@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x W^T + b, without a gradient: x (..., n), W (m, n)."""
-    if not _by_onednn(x, weight):
+    if not _by_onednn(x, weight, bias):
         return F.linear(x, weight, bias)
     made: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
     return made
@@ -39,16 +39,25 @@ class ByOneDNN(TorchFunctionMode):
 
 
 class _Linear(torch.autograd.Function):
-    """oneDNN's linear map, with the rule for vmap that it does not have."""
+    """oneDNN's linear map, with the rules for vmap and for slopes forward that it does not have."""
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        made: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, "none", [], "")
+        dense = None if bias is None else bias.contiguous()  # it reads on from the first number, whatever the strides
+        made: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, weight, dense, "none", [], "")
         return made
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Nothing is kept for a gradient, which is never asked for."""
+        """What slopes forward need; a gradient is never asked for."""
+        ctx.save_for_forward(*inputs[:2])
+
+    @staticmethod
+    def jvp(ctx: Any, by_x: Tensor | None, by_weight: Tensor | None, by_bias: Tensor | None) -> Any:
+        x, weight = ctx.saved_tensors
+        along = None if by_x is None else F.linear(by_x, weight)
+        turned = None if by_weight is None else F.linear(x, by_weight)
+        return sum(part for part in (along, turned, by_bias) if part is not None)
 
     @staticmethod
     def vmap(
@@ -59,9 +68,11 @@ class _Linear(torch.autograd.Function):
         return torch.vmap(F.linear, axes)(x, weight, bias), 0
 
 
-def _by_onednn(x: Tensor, weight: Tensor) -> bool:
+def _by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     plain = type(x) is Tensor and x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32
-    return plain and _HAS_ONEDNN and bool(torch.backends.mkldnn.enabled) and x.numel() > 0
+    fits = weight.dim() == 2 and (bias is None or bias.shape == weight.shape[:1])  # torch's own take others
+    rounds = torch.is_autocast_enabled("cpu")  # torch's own alone know
+    return plain and fits and not rounds and _HAS_ONEDNN and bool(torch.backends.mkldnn.enabled) and x.numel() > 0
 
 
 _HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
