@@ -43,6 +43,9 @@ def dense(*sizes: int) -> nn.Module:
 NETS = {
     "dense": (lambda: dense(12, 30, 20, 3), X),
     "norm": (lambda: nn.Sequential(nn.Linear(12, 30), nn.BatchNorm1d(30), nn.Tanh(), nn.Linear(30, 3)), X),
+    "norm without bias": (
+        lambda: nn.Sequential(nn.Linear(12, 30), nn.BatchNorm1d(30, bias=False), nn.Tanh(), nn.Linear(30, 3)), X
+    ),
     "images": (
         lambda: nn.Sequential(
             nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 6, 3, padding=1),
@@ -73,6 +76,18 @@ def test_dead_units_go_and_the_outputs_stay(name, tmp_path):
     assert type(again) is nn.Sequential and not again.training
     torch.testing.assert_close(again(x), network(x), rtol=1e-5, atol=1e-6)
     assert torch.equal(again(x), small(x))
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_networks_in_double_precision_keep_every_digit(name, tmp_path):
+    build, x = NETS[name]
+    network = build().double()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.div_(3)  # more digits than float32 has
+    network = sparsified(network, 0.5)
+    again = dubito.load_network(compress.save_network(compress.small_network(network), tmp_path / "net.safetensors"))
+    torch.testing.assert_close(again(x.double()), network(x.double()), rtol=1e-13, atol=1e-13)
 
 
 SERIES = torch.randn(6, 5, 4, generator=G)

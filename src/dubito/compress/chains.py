@@ -153,7 +153,8 @@ def build(described: Sequence[Mapping[str, Any]]) -> nn.Sequential:
 
 def _described(layer: nn.Module) -> dict[str, Any]:
     described = {"layer": type(layer).__name__, **{name: getattr(layer, name) for name in LAYERS[type(layer)]}}
-    return {**described, "bias": layer.bias is not None} if isinstance(layer, Weighted | Transposed) else described
+    says = isinstance(layer, Weighted | Transposed) or (isinstance(layer, Norm) and layer.affine and layer.bias is None)
+    return {**described, "bias": layer.bias is not None} if says else described
 
 
 def _arguments(described: Mapping[str, Any]) -> dict[str, Any]:
@@ -304,13 +305,14 @@ def _resized(
 
 
 def _thinner(norm: Norm, live: Tensor) -> Norm:
-    made: Norm = type(norm)(**{**_arguments(_described(norm)), "num_features": len(live)})
+    made: Norm = type(norm)(**{**_arguments(_described(norm)), "num_features": len(live)}).to(norm.running_mean)
     state = {name: value if value.ndim == 0 else value[live] for name, value in norm.state_dict().items()}
     made.load_state_dict(state)
-    return made.to(live.device).eval()
+    return made.eval()
 
 
 def _copied(layer: nn.Module) -> nn.Module:
-    made = type(layer)(**_arguments(_described(layer)))
-    made.load_state_dict(layer.state_dict())
-    return made.to(next(iter(layer.parameters()), torch.empty(0))).eval()
+    state = layer.state_dict()
+    made = type(layer)(**_arguments(_described(layer))).to(next(iter(state.values()), torch.empty(0)))
+    made.load_state_dict(state)
+    return made.eval()
