@@ -194,3 +194,13 @@ def test_masks_are_made_once_for_batches_of_one_shape(monkeypatch):
     parts = [drawn(x) for x in X.split(5)]  # 5, 5 and 2 rows
     assert len(asked) == 2
     torch.testing.assert_close(torch.cat(parts, 1), drawn(X))
+
+
+def test_draws_have_gradients_after_a_call_in_inference_mode():
+    drawn, x = dropped(Y).draw(6, seed=2), X.clone().requires_grad_()
+    with torch.inference_mode():
+        held = drawn(x)
+    again = drawn(x)
+    again.sum().backward()
+    torch.testing.assert_close(again, held.clone())
+    assert x.grad is not None and bool(x.grad.any())

@@ -57,7 +57,7 @@ class Masks:
 
     def of(self, net: Net, x: Inputs, n: int) -> list[Tensor] | None:
         """Those of n draws for all rows of x, made once for batches of one shape; None where nothing drops."""
-        key = n, n_rows(x), signature(x)
+        key = n, n_rows(x), signature(x), torch.is_inference_mode_enabled()  # whose tensors no gradient passes
         if self._latest[0] != key:
             rates = None if self.rates is None else self.rates.to(net.device)
             self._latest = key, net.masks(x, n, self.rng, shared=True, first=self.first, rates=rates)
