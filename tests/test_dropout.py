@@ -112,6 +112,31 @@ def test_a_draw_is_the_same_function_on_any_batching(module):
     assert float(whole.std(0).max()) > 1e-3
 
 
+class Stacked(nn.Module):
+    """Halves of the inputs one below the other: all first ones, then all second ones, or with `turns` in between."""
+
+    def __init__(self, turns: int = 1):
+        super().__init__()
+        self.body, self.head, self.turns = nn.Linear(2, 6), nn.Linear(12 * turns, 3), turns
+
+    def forward(self, x):
+        halves = torch.cat([x[:, :2], x[:, 2:]]).repeat_interleave(self.turns, 0)
+        h = torch.tanh(self.body(halves) * torch.arange(1.0, self.turns + 1).repeat(2 * len(x)).unsqueeze(1))
+        h = F.dropout(h, 0.5, self.training).unflatten(0, (2, -1, self.turns))
+        return self.head(h.transpose(0, 1).flatten(1))
+
+
+@pytest.mark.parametrize("turns", [1, 3])
+@pytest.mark.parametrize("members", [1, 2])
+def test_examples_whose_places_do_not_lie_together_have_the_same_masks(members, turns):
+    posterior = dubito.fit(Stacked(turns), (X, Y), "mc_dropout", steps=5, members=members, progress=False)
+    assert [(site.batch_axis, site.run) for site in posterior.net.known_sites] == [(0, turns)]
+    whole = posterior.predict(X, draws=6).draws
+    for batch_size in (1, 7):
+        torch.testing.assert_close(posterior.predict(X, draws=6, batch_size=batch_size).draws, whole)
+    torch.testing.assert_close(posterior.predict(X.flip(0), draws=6).draws.flip(1), whole)
+
+
 class Running(nn.Module):
     """Inputs less a running mean of its own, which moves in training; optionally it drops in the same forward."""
 

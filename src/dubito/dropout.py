@@ -7,7 +7,7 @@ prediction a draw has one mask for all examples, so that a draw is a function, t
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -38,7 +38,8 @@ class Site:
     """One dropout call: its kind, rate, mask shape for one example and the axis along which examples lie.
 
     `weight` names the matrix or kernel of the layer that comes next, before any other dropout, and `inputs` counts what
-    it takes in.
+    it takes in. Along the batch axis an example may have more than one place: as many next to each other as `run` says,
+    or all of them.
     """
 
     kind: Kind
@@ -47,6 +48,8 @@ class Site:
     batch_axis: int | None = None
     weight: str | None = None
     inputs: int | None = None
+    run: int | None = None
+    seen: Tensor | None = field(default=None, repr=False, compare=False)  # what a recorded pass met there
 
     @property
     def units(self) -> int:
@@ -112,7 +115,7 @@ class Dropping(TorchFunctionMode):
         if self.record is not None:
             by_feature = kind.startswith("feature")
             shape = (*x.shape[:2], *(1,) * (x.dim() - 2)) if by_feature else tuple(x.shape)
-            self.record.append(Site(kind, rate, shape))
+            self.record.append(Site(kind, rate, shape, seen=x.detach().clone()))
         if self.masks is None:
             return x
         mask = self.masks[self.site]
@@ -132,7 +135,7 @@ def _alpha(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def locate(single: Sequence[Site], double: Sequence[Site], rate: float | None) -> list[Site]:
-    """Sites with their batch axis, found by comparing a pass over one example with a pass over two."""
+    """Sites with their batch axis, found by comparing a pass over one example with a pass over two equal ones."""
     if len(single) != len(double):
         raise ValueError(
             "the network makes a different number of dropout calls for one example and for two; "
@@ -143,7 +146,20 @@ def locate(single: Sequence[Site], double: Sequence[Site], rate: float | None) -
 
 def _located(one: Site, two: Site, rate: float | None) -> Site:
     axes = [axis for axis, (a, b) in enumerate(zip(one.shape, two.shape, strict=True)) if b == 2 * a]
-    return replace(one, batch_axis=axes[0] if axes else None, rate=one.rate if rate is None else rate)
+    run = _run(two.seen, axes[0], one.shape[axes[0]]) if axes and two.seen is not None else None
+    found = replace(one, rate=one.rate if rate is None else rate, seen=None)
+    return replace(found, batch_axis=axes[0] if axes else None, run=run)
+
+
+def _run(seen: Tensor, axis: int, places: int) -> int | None:
+    """How many next to each other along an axis belong to one of two equal examples; None where all its places do."""
+
+    def apart(run: int) -> float:
+        first, second = seen.unflatten(axis, (-1, 2, run)).unbind(axis + 1)
+        return float((first - second).abs().sum())
+
+    best = min((run for run in range(places, 0, -1) if places % run == 0), key=apart)
+    return None if best == places else best
 
 
 def make_masks(
@@ -161,7 +177,9 @@ def make_masks(
             rate = rates[:, number].view(-1, *(1,) * (uniform.dim() - 1))
             mask = (uniform >= rate) / (1 - rate).to(uniform.dtype)
         if site.batch_axis is not None and site.shape[site.batch_axis] > 1:
-            mask = torch.cat([mask] * copies, dim=site.batch_axis + uniform.dim() - len(site.shape))
+            axis = site.batch_axis + uniform.dim() - len(site.shape)
+            apart = mask.unflatten(axis, (-1, 1, site.run or site.shape[site.batch_axis]))
+            mask = apart.repeat_interleave(copies, axis + 1).flatten(axis, axis + 2)
         masks.append(mask)
     return masks
 
