@@ -358,6 +358,13 @@ def test_the_batch_is_no_class_axis():
         Categorical(class_axis=0)
 
 
+@pytest.mark.parametrize("name", ["class_axis", "ignore_index"])
+@pytest.mark.parametrize("value", ["channels", None, 1.5])
+def test_axes_and_labels_are_whole_numbers(name, value):
+    with pytest.raises(ValueError, match=f"Categorical: {name} must be a whole number, got {value!r}"):
+        Categorical(**{name: value})
+
+
 def test_a_network_and_its_noise_can_be_fitted_by_gradient_ascent():
     x = torch.linspace(-1, 1, 200, dtype=torch.float64)[:, None]
     y = 2 * x[:, 0] + 0.3 * torch.randn(200, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -169,6 +169,11 @@ def make_masks(
 
     `copies` are made where a mask that all examples share must be as long as a batch of so many.
     """
+    if rates is not None and rates.shape[1] != len(sites):
+        raise ValueError(
+            f"{rates.shape[1]} rate(s) of dropout were learned but the network drops in {len(sites)} place(s); give "
+            "the network that they were learned with"
+        )
     masks = []
     for number, (site, uniform) in enumerate(zip(sites, uniforms, strict=True)):
         if rates is None:

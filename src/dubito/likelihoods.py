@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dubito.config import whole
 from dubito.priors import Normal, Prior, check_positive
 
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
@@ -81,6 +82,8 @@ class Categorical(Likelihood):
     class_axis: int = -1
 
     def __post_init__(self) -> None:
+        whole("Categorical: ignore_index", self.ignore_index)
+        whole("Categorical: class_axis", self.class_axis)
         if self.class_axis == 0:
             raise ValueError("Categorical: class_axis is 0, the batch; use -1 or 1.")
 

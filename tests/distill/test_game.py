@@ -115,6 +115,7 @@ def test_adam_in_plain_operations_is_the_fused_one():
     ("wrong", "said"),
     [
         ({"objective": "vae"}, "unknown objective 'vae'"),
+        ({"objective": ["gan"]}, r"unknown objective \['gan'\]"),
         ({"noise": 0}, "noise must be at least 1"),
         ({"widths": ()}, "widths is empty; give the width of each layer"),
         ({"critic_steps": 0}, "critic_steps must be at least 1"),

@@ -1,6 +1,7 @@
 """Learned dropout rates: the relaxation, the bound and its gradients against exact ones, then what rates learn."""
 
 import itertools
+import json
 import math
 
 import pytest
@@ -11,6 +12,7 @@ import dubito
 from dubito.dropout import Site, make_masks, make_uniforms, relaxed_masks
 from dubito.methods.concrete_dropout import expected_log_prior, mask_entropy
 from dubito.net import Net
+from dubito.posteriors.storage import Damaged
 from dubito.priors import assign
 from dubito.rng import Rng
 from dubito.target import Batch, Target
@@ -264,6 +266,28 @@ def test_rates_are_the_same_under_a_seed_stored_and_told(tmp_path):
     assert torch.equal(stored.rates, first.rates)
     assert torch.equal(stored.predict(X, draws=9).draws, first.predict(X, draws=9).draws)
     assert repr(stored) == repr(first) and f"learned rates {first.rates.mean():.2g}" in repr(first)
+
+
+def test_rates_go_with_the_network_they_were_learned_with(tmp_path):
+    net = nn.Sequential(*perceptron(), nn.Dropout(0.1), nn.Linear(1, 1))
+    dubito.fit(net, (X, Y), dubito.ConcreteDropout(), steps=2, progress=False).save(tmp_path)
+    held = dubito.load(tmp_path, nn.Sequential(*perceptron(), nn.Sequential(nn.Dropout(0.1)), nn.Linear(1, 1)))
+    assert held.predict(X, draws=3).n_draws == 3
+    other = dubito.load(tmp_path, nn.Sequential(*perceptron(), nn.Sequential(nn.Dropout(), nn.Dropout()), net[-1]))
+    with pytest.raises(ValueError, match=r"1 rate.* learned but the network drops in 2 .*give the network that"):
+        other.predict(X, draws=3)
+
+
+@pytest.mark.parametrize(
+    "change", [{"rates": 0.1}, {"rates": []}, {"rates": [[1.5]]}, {"rates": "x"}, {"dropout": "x"}, {"dropout": 2}]
+)
+def test_stored_rates_that_are_none_are_damaged(change, tmp_path):
+    net = nn.Sequential(*perceptron(), nn.Dropout(0.1), nn.Linear(1, 1))
+    dubito.fit(net, (X, Y), dubito.ConcreteDropout(), steps=2, progress=False).save(tmp_path)
+    manifest = tmp_path / "posterior.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | change))
+    with pytest.raises(Damaged, match="restore it or fit again"):
+        dubito.load(tmp_path, net)
 
 
 def test_the_history_tells_the_rates():

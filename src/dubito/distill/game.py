@@ -59,7 +59,7 @@ class Adversarial:
     schedule: Schedule | str = "constant"  # multiplies both learning rates; "linear" ends closer to the teacher
 
     def __post_init__(self) -> None:
-        if self.objective not in OPTIMISERS:
+        if self.objective not in tuple(OPTIMISERS):
             raise ValueError(f"unknown objective {self.objective!r}; use 'wgan-gp', 'wgan' or 'gan'")
         for name in ("noise", "batch_size"):
             check_count(self, name, getattr(self, name), 1)

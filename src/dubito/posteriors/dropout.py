@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dubito.config import is_number
 from dubito.functions import Functions, MaskedFunctions, Masks, WeightFunctions
 from dubito.layout import Layout
 from dubito.likelihoods import Likelihood
 from dubito.net import Net
 from dubito.posteriors import files
 from dubito.posteriors.base import Posterior
-from dubito.posteriors.storage import MemorySamples, Samples, StoredSamples
+from dubito.posteriors.storage import Damaged, MemorySamples, Samples, StoredSamples
 from dubito.prediction import Undefined
 from dubito.rng import Rng
 
@@ -88,7 +89,16 @@ class DropoutPosterior(Posterior):
 
 def stored(folder: Path, manifest: Mapping[str, Any], net: Net, likelihood: Likelihood) -> DropoutPosterior:
     """The posterior a folder holds."""
-    prepared = net.with_dropout(manifest.get("dropout"))
+    rate = manifest.get("dropout")
+    if rate is not None and not (is_number(rate) and 0 < rate < 1):
+        raise Damaged(f"{folder / files.MANIFEST} says that dropout is {rate!r}; restore it or fit again")
+    prepared = net.with_dropout(rate)
     samples = StoredSamples(folder, manifest, net.layout.size + Layout.of(likelihood.parameters()).size)
     rates = torch.tensor(manifest["rates"], dtype=torch.float64) if "rates" in manifest else None
+    if rates is not None and not (rates.dim() == 2 and len(rates) == len(samples) and _are_rates(rates)):
+        raise Damaged(f"{folder / files.MANIFEST} does not hold a rate of each dropout; restore it or fit again")
     return DropoutPosterior(prepared, likelihood, samples, manifest.get("about", {}), rates)
+
+
+def _are_rates(values: Tensor) -> bool:
+    return bool(((values >= 0) & (values < 1)).all())
