@@ -44,6 +44,20 @@ def test_biases_of_any_layout(bias):
     torch.testing.assert_close(products.linear(x, weight, given), F.linear(x, weight, given))
 
 
+def test_sparse_factors():
+    x, weight = torch.randn(4, 5), torch.randn(3, 5)
+    torch.testing.assert_close(products.linear(x.to_sparse(), weight), F.linear(x, weight))
+    torch.testing.assert_close(products.linear(x, weight.to_sparse()), F.linear(x, weight))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_rows():
+    parts, weight = [torch.randn(2, 5), torch.randn(3, 5)], torch.randn(3, 5)
+    rows = torch.nested.as_nested_tensor(parts, layout=torch.strided)
+    for made, part in zip(products.linear(rows, weight).unbind(), parts, strict=True):
+        torch.testing.assert_close(made, F.linear(part, weight))
+
+
 def test_a_vector_for_a_weight():
     x, weight = torch.randn(4, 5), torch.randn(5)
     torch.testing.assert_close(products.linear(x, weight), x @ weight)

@@ -69,7 +69,8 @@ class _Linear(torch.autograd.Function):
 
 
 def _by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    plain = type(x) is Tensor and x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32
+    dense = type(x) is Tensor and x.layout == weight.layout == torch.strided and not x.is_nested
+    plain = dense and x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32
     fits = weight.dim() == 2 and (bias is None or bias.shape == weight.shape[:1])  # torch's own take others
     rounds = torch.is_autocast_enabled("cpu")  # torch's own alone know
     return plain and fits and not rounds and _HAS_ONEDNN and bool(torch.backends.mkldnn.enabled) and x.numel() > 0
