@@ -134,7 +134,7 @@ def test_a_teacher_with_noise_outputs_has_a_student_of_its_own_shape():
 def test_students_and_inputs_that_do_not_fit_are_refused(classifier):
     teacher, x, _ = classifier
     wide = net(5), r"outputs of \(5,\) where its teacher's ask for \(2,\)"
-    for student, says in (wide, (nn.Linear(4, 2), "does not accept rows")):
+    for student, says in (wide, (nn.Linear(4, 2), "student does not accept its teacher's inputs")):
         with pytest.raises(ValueError, match=says):
             dark_knowledge(teacher, x, DarkKnowledge(student=student), steps=1, **QUIET)
     with pytest.raises(ValueError, match="does not accept rows"):

@@ -328,6 +328,14 @@ def test_a_student_with_other_outputs_is_refused(classifier):
         dubito.fit(net(), (x, y), method, steps=30, **QUIET)
 
 
+@pytest.mark.parametrize("student", [nn.Linear(4, 2), nn.Linear(3, 2).double(), nn.Linear(3, 5), nn.LSTM(3, 2)])
+def test_a_student_that_does_not_fit_is_refused_before_the_first_update(student, classifier):
+    _, x, y = classifier
+    method = dubito.OnlineDistillation(sampler=SAMPLER, distiller=DarkKnowledge(student=student), every=2)
+    with pytest.raises(ValueError, match=r"the student (does not accept its teacher's inputs|has outputs of)"):
+        dubito.fit(net(), (x, y), method, steps=30, callback=lambda _: pytest.fail("it has begun"), **QUIET)
+
+
 def test_wrong_settings_say_so():
     with pytest.raises(ValueError, match="every must be at least 1"):
         dubito.OnlineDistillation(every=0)

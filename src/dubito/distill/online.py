@@ -83,6 +83,9 @@ class OnlineDistillation(Method[OnlineState]):
     _lessons: WeakKeyDictionary[Target, Lesson] = field(
         default_factory=WeakKeyDictionary, init=False, compare=False, repr=False
     )
+    _examples: WeakKeyDictionary[Net, Inputs] = field(  # a row for each network that was prepared
+        default_factory=WeakKeyDictionary, init=False, compare=False, repr=False
+    )
 
     answer = "exact"
     shares = True
@@ -158,10 +161,14 @@ class OnlineDistillation(Method[OnlineState]):
         return GeneratorPosterior(target.net, target.likelihood, generator, copies)
 
     def prepare(self, net: Net, x: Inputs) -> Net:
-        return self.sampler.prepare(net, x)
+        prepared = self.sampler.prepare(net, x)
+        self._examples[prepared] = x
+        return prepared
 
     def check(self, net: Net, assigned: Mapping[str, Assigned], likelihood: Likelihood) -> None:
         self.sampler.check(net, assigned, likelihood)
+        if isinstance(self.distiller, DarkKnowledge) and net in self._examples:
+            Lesson(self.distiller, net, likelihood).check(self._examples[net], net)
 
     def fates(self, net: Net, names: Sequence[str], x: Inputs | None) -> dict[str, Fate]:
         return self.sampler.fates(net, names, x)

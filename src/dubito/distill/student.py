@@ -100,8 +100,14 @@ class Lesson:
 
     def check(self, x: Inputs, teacher: Net) -> None:
         """Refuse inputs that do not fit, and students whose outputs cannot say what the teacher says."""
-        for net in (teacher, self.net):
-            widest(net, x)
+        widest(teacher, x)
+        try:
+            widest(self.net, x)
+        except ValueError as error:
+            why = str(error.__cause__ or error).partition("\n")[0]
+            raise ValueError(
+                f"the student does not accept its teacher's inputs ({why}); give one that does, of {teacher.dtype}"
+            ) from error
         with torch.no_grad():
             self._check_outputs(*(net(net.theta(), x) for net in (teacher, self.net)))
 
