@@ -128,7 +128,9 @@ def test_draws_of_one_network_go_together_and_rows_give_way(monkeypatch):
     monkeypatch.setattr(functions, "ACTIVATION_BYTES", 4 * (before + 10 * after))
     assert plan_chunks(made.draw(10), X[:1], None) == (10, 4)
     assert plan_chunks(made.draw(100), X[:1], None) == (43, 1)
-    assert plan_chunks(made.draw(10), X[:1], 5) == (10, 5)
+    assert plan_chunks(made.draw(10), X[:1], 2) == (10, 2)
+    assert plan_chunks(made.draw(10), X[:1], 5) == (7, 5)  # 5 (1 + 7) of 4 (1 + 10)
+    assert plan_chunks(made.draw(10), X[:1], 500) == (1, 500)
 
 
 def test_what_comes_before_the_first_mask_is_held_once(monkeypatch):

@@ -201,7 +201,7 @@ def plan_chunks(functions: Functions, example: Inputs, batch_size: int | None, t
     wide, bytes_at_once = max(before, after), room(net.device, ACTIVATION_BYTES)
     most = min(MOST_ROWS if net.device.type == "cpu" else CUDA_ROWS, total or CUDA_ROWS)
     if functions.shares:  # all draws of a few rows, so that what they share is computed, and held, once
-        draws = max(1, min(functions.n, (bytes_at_once - before) // max(1, after)))
+        draws = max(1, min(functions.n, (bytes_at_once // (batch_size or 1) - before) // max(1, after)))
         return Plan(draws, batch_size or max(1, min(most, bytes_at_once // (before + draws * after))))
     rows = batch_size or max(1, min(most, bytes_at_once // wide))
     draws = max(1, bytes_at_once // (wide * rows))
