@@ -1,5 +1,6 @@
 """Samples far larger than the memory they are used with."""
 
+import ctypes
 import threading
 import time
 from pathlib import Path
@@ -17,6 +18,15 @@ from dubito.posteriors import files
 STATUS = Path("/proc/self/status")
 MIB = 1 << 20
 SAMPLES = 500
+
+
+@pytest.fixture(autouse=True)
+def freed():
+    """What is freed goes back at once: glibc would keep some of it, more or less of it by chance."""
+    mallopt, threshold = getattr(ctypes.CDLL(None), "mallopt", lambda *_: 0), -3  # M_MMAP_THRESHOLD
+    mallopt(threshold, MIB)
+    yield
+    mallopt(threshold, 32 * MIB)  # the most that it would have risen to by itself
 
 
 def anonymous() -> int:
