@@ -151,7 +151,7 @@ def _numbers(x: Tensor) -> list[list[str]]:
     """Each number by the fewest digits that tell it from its neighbours."""
     flat = x.reshape(len(x), -1)
     values = (flat.float() if flat.is_floating_point() else flat.long()).cpu().numpy()
-    return [[str(value) for value in row] for row in values]
+    return [[str(value).removesuffix(".0") for value in row] for row in values]
 
 
 def _write(image: "np.ndarray[tuple[int, ...], np.dtype[np.float64]]", path: Path) -> str:
