@@ -1,5 +1,6 @@
 """Draws from a posterior as functions: the same n functions at every call and on any batching."""
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -151,7 +152,7 @@ class MaskedFunctions(Functions):
             return torch.stack([masked(None)] * self.n)
         args = (drawn,)
         together = self.net.vectorises_draws(masked, args, x, "dropout")
-        with ByOneDNN():
+        with ByOneDNN() if self.net.device.type == "cpu" else contextlib.nullcontext():
             outputs: Tensor = runtime.over_members(masked, args, self.n, together)
         return outputs
 
