@@ -101,6 +101,16 @@ def test_ballots_draw_the_votes_of_every_method_in_its_colour():
     assert colours == [BLUE, ORANGE, BLUE, ORANGE]
 
 
+def test_words_on_a_sheet_of_images_neither_leave_it_nor_cover_each_other():
+    labels = ["plane", "car", "lorry"]
+    rows = [plots.Ballot(name, np.ones((2, 3)), ["plane", "car"]) for name in ("MAP", "an ensemble of twenty")]
+    canvas = drawn(plots.ballots("b", "B", np.zeros((2, 4, 4)), ["x", "y"], rows, labels=labels))
+    boxes = [text.get_window_extent() for text in canvas.axes[0].texts]
+    assert min(box.x0 for box in boxes) > 0
+    assert min(box.y0 for box in boxes) > 0
+    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+
+
 def test_panels_stand_in_as_many_columns_as_asked_and_stay_within_the_page(figures):
     curve = plots.lines("l", "L", [Series("s", [0.0, 1.0], [0.0, 1.0])], x_label="x", y_label="y")
     canvas = drawn(plots.panels("l", "L", dict.fromkeys("abcd", curve), columns=4))

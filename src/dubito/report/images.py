@@ -14,9 +14,11 @@ if TYPE_CHECKING:
 
 # inches: one image with its caption above and its votes below
 _CELL, _IMAGE, _CAPTION, _VOTES, _GAP, _HEADER = 1.12, 0.94, 0.34, 0.38, 0.3, 0.26
-_ROW, _MARGIN = 0.72, 1.0  # one method's votes with their caption, and the space left of them for its name
+_ROW = 0.72  # one method's votes with their caption
 _SEEN = 0.01  # smaller shares of the votes get no label
 _LINE = 0.115  # inches of a line of small print
+_LETTER, _SMALL = 0.098, 0.052  # inches of a letter in a method's name, and in a vote's label
+_SHORT = 2  # letters of a label that has room below its bar; longer ones stand upright
 
 
 def draw_images(canvas: "Canvas", figure: Figure, palette: Palette, top: float) -> None:
@@ -63,7 +65,7 @@ def _draw_cell(axes: "Axes", panel: Panel, palette: Palette, i: int, left: float
         colours = [BLUE if not truth or k == truth[i] else ORANGE for k in range(len(labels))]
         _draw_votes(axes, panel.data["votes"], i, labels, colours, left, bottom + 0.06 + _VOTES)
     for k, row in enumerate(panel.data.get("rows", ())):
-        base = bottom + (k + 1) * _ROW
+        base = bottom + _ROW + k * (_ROW + _upright(panel))
         _draw_votes(axes, row["votes"], i, labels, [palette[row["label"]]] * len(labels), left, base)
         _write(axes, row["captions"][i], left, base - _VOTES)
         if i == 0:
@@ -99,7 +101,8 @@ def _draw_votes(
     axes.bar(centres, -heights, 0.8 * step, bottom=base, color=list(colours))
     axes.plot([left, left + _IMAGE], [base, base], color=MUTED, linewidth=0.5, solid_capstyle="butt")
     for k in np.flatnonzero(shares[i] > _SEEN * shares[i].sum()).tolist():
-        axes.text(centres[k], base + 0.03, labels[k], fontsize=6, color=MUTED, ha="center", va="top")
+        turned = 90 if _longest(labels) > _SHORT else 0
+        axes.text(centres[k], base + 0.03, labels[k], fontsize=6, color=MUTED, ha="center", va="top", rotation=turned)
 
 
 def _columns(figure: Figure) -> int:
@@ -108,8 +111,19 @@ def _columns(figure: Figure) -> int:
 
 
 def _row_height(panel: Panel) -> float:
-    votes = _VOTES + 0.06 if "votes" in panel.data else _ROW * len(panel.data.get("rows", ()))
+    room, rows = _upright(panel), len(panel.data.get("rows", ()))
+    votes = _VOTES + 0.06 + room if "votes" in panel.data else (_ROW + room) * rows
     return _CAPTION + _IMAGE + votes + _GAP
+
+
+def _upright(panel: Panel) -> float:
+    """Inches that labels below bars take more than digits do."""
+    longest = _longest(panel.data.get("labels", ()))
+    return _SMALL * longest if longest > _SHORT else 0.0
+
+
+def _longest(labels: Sequence[str]) -> int:
+    return max(map(len, labels), default=0)
 
 
 def _panel_height(figure: Figure, panel: Panel) -> float:
@@ -118,4 +132,6 @@ def _panel_height(figure: Figure, panel: Panel) -> float:
 
 
 def _margin(figure: Figure) -> float:
-    return _MARGIN if any(panel.data.get("rows") for panel in figure.panels) else 0.0
+    """Inches left of the images, for the names of methods."""
+    names = [row["label"] for panel in figure.panels for row in panel.data.get("rows", ())]
+    return max(1.0, 0.2 + _LETTER * _longest(names)) if names else 0.0
