@@ -187,6 +187,77 @@ def test_a_killed_run_goes_on_with_the_same_choices(tmp_path, acquisition, stop_
     assert task.run(finished, DATA, folder=tmp_path).numbers == whole and none == []
 
 
+def going_on(data, previous, seed) -> dubito.Posterior:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        net = torch.nn.Linear(4, 3) if previous is None else previous.mean_network()
+    return dubito.fit(net, data, "map", steps=8, seed=seed, device="cpu", progress=False)
+
+
+WARM = Active(acquisition="entropy", batch=3, rounds=3, start=6, draws=1, warm_start=True)
+
+
+def test_warm_starts_go_on_from_the_round_before():
+    seen: list[dubito.Posterior | None] = []
+
+    def noting(data, previous, seed) -> dubito.Posterior:
+        if seen:
+            torch.testing.assert_close(vector(previous), vector(seen[-1]), atol=0, rtol=0)
+        seen.append(going_on(data, previous, seed))
+        return seen[-1]
+
+    def vector(posterior) -> torch.Tensor:
+        return torch.nn.utils.parameters_to_vector(posterior.mean_network().parameters())
+
+    warm = WARM.run(noting, DATA).numbers
+    assert len(seen) == 4 and warm["nll"] != replace(WARM, warm_start=False).run(going_on, DATA).numbers["nll"]
+
+
+@pytest.mark.parametrize("stop_after", [0, 1, 3])
+def test_warm_starts_survive_a_kill(tmp_path, stop_after):
+    whole, seen = WARM.run(going_on, DATA).numbers, []
+
+    def killed(data, previous, seed) -> dubito.Posterior:
+        if len(seen) == stop_after:
+            raise KeyboardInterrupt
+        seen.append(None)
+        return going_on(data, previous, seed)
+
+    with pytest.raises(KeyboardInterrupt):
+        WARM.run(killed, DATA, folder=tmp_path)
+    assert WARM.run(going_on, DATA, folder=tmp_path).numbers == whole
+    finished, none = counting(0)
+    assert WARM.run(finished, DATA, folder=tmp_path).numbers == whole and none == []
+
+
+@pytest.mark.parametrize(("task", "method"), [(TASK, refit), (WARM, going_on)])
+def test_a_run_ends_where_its_error_is_low_enough(tmp_path, task, method):
+    whole = task.run(method, DATA).numbers
+    enough = 1 - whole["accuracy"][2]
+    end = next(i for i, right in enumerate(whole["accuracy"]) if 1 - right <= enough)
+    early = replace(task, until=enough)
+    found = early.run(method, DATA, folder=tmp_path).numbers
+    assert found["accuracy"] == whole["accuracy"][: end + 1] and found["chosen"] == whole["chosen"][: end + 1]
+    finished, none = counting(0)
+    assert early.run(finished, DATA, folder=tmp_path).numbers == found and none == []
+    assert task.run(method, DATA, folder=tmp_path).numbers == whole
+
+
+def test_an_error_to_end_at_is_refused_where_there_is_none():
+    for wrong in (-0.1, 1, math.nan, "low"):
+        with pytest.raises(ValueError, match="until="):
+            replace(TASK, until=wrong)
+    with pytest.raises(ValueError, match=r"until=0\.1 is an error on test rows"):
+        replace(TASK, until=0.1).run(refit, {"pool": DATA["pool"]})
+
+    def numbers(data, previous, seed) -> dubito.Posterior:
+        target = data[1].float()
+        return dubito.fit(torch.nn.Linear(4, 1), (data[0], target), "map", steps=2, device="cpu", progress=False)
+
+    with pytest.raises(ValueError, match="this posterior names none"):
+        replace(TASK, acquisition="random", until=0.1).run(numbers, DATA)
+
+
 def slowly(data, previous, seed) -> dubito.Posterior:
     time.sleep(0.05)
     return refit(data, previous, seed)

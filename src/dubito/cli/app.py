@@ -246,6 +246,7 @@ def active(
     ] = "bald",
     batch: Annotated[int, typer.Option(help="Labels a round.")] = 10,
     rounds: Annotated[int, typer.Option(help="Times that labels are asked for after the first.")] = 10,
+    until: Annotated[float | None, typer.Option(help="Test error that ends it before all rounds are over.")] = None,
     start: Annotated[int, typer.Option(help="Labels before the first choice.")] = 20,
     pool_subset: Annotated[int | None, typer.Option(help="Rows to choose among, drawn anew each round.")] = None,
     sharpness: Annotated[float | None, typer.Option(help="Choose at random, by score to this power.")] = None,
@@ -267,6 +268,7 @@ def active(
         acquisition=acquisition,  # type: ignore[arg-type]
         batch=batch,
         rounds=rounds,
+        until=until,
         start=start,
         pool_subset=pool_subset,
         sharpness=sharpness,

@@ -1,7 +1,7 @@
 """Active learning: fit, ask for the labels that would tell most, fit again.
 
-Every round starts from scratch and its randomness is a function of (seed, round), so that a run killed at any moment
-goes on with the same choices (bit for bit on the CPU).
+The randomness of a round is a function of (seed, round), so that a run killed at any moment goes on with the same
+choices (bit for bit on the CPU); where a fit starts from the one before, the earlier ones are made again first.
 """
 
 import hashlib
@@ -35,9 +35,9 @@ ERRORS = (0.1, 0.05)  # for which the number of labels is told
 class Active:
     """Choose what to label, round by round.
 
-    `run(refit, {"pool": (x, y), "test": (x, y)}, folder=...)` with refit(data, None, seed) -> posterior. Without labels
-    in the pool, `oracle=` answers, for example `Person(folder, classes)`. With a folder, the same call goes on where it
-    was stopped.
+    `run(refit, {"pool": (x, y), "test": (x, y)}, folder=...)` with refit(data, previous, seed) -> posterior. Without
+    labels in the pool, `oracle=` answers, for example `Person(folder, classes)`. With a folder, the same call goes on
+    where it was stopped.
     """
 
     acquisition: Acquisition = "bald"
@@ -52,6 +52,10 @@ class Active:
     sharpness: float | None = None
     """Choose at random in proportion to score ^ sharpness; None: the best."""
     draws: int = 100
+    warm_start: bool = False
+    """Give `refit` the posterior of the round before as `previous`, which is None otherwise."""
+    until: float | None = None
+    """The test error with which a run has reached its end, before all rounds are over."""
     seed: int = 0
     progress: bool = False
 
@@ -65,6 +69,8 @@ class Active:
             check_count(self, "pool_subset", self.pool_subset, 1)
             if self.pool_subset < self.batch:
                 raise ValueError(f"pool_subset={self.pool_subset} holds no batch of {self.batch}; give more rows")
+        if self.until is not None and not (is_number(self.until) and 0 <= self.until < 1):
+            raise ValueError(f"until={self.until!r} must be a share of wrong answers, at least 0 and below 1")
         if self.sharpness is not None and not (is_number(self.sharpness) and self.sharpness > 0):
             raise ValueError(
                 f"sharpness={self.sharpness!r} must be positive and finite; 0 would be acquisition='random', and "
@@ -94,6 +100,8 @@ class Active:
         test = named(data, "test") if "test" in data else None
         if test is not None:
             check_rows(test.x, test.labels)
+        if self.until is not None and test is None:
+            raise ValueError(f"until={self.until} is an error on test rows, and there are none; give data 'test'")
         _check_asked(refit, oracle)
         if recipe is not None and not isinstance(recipe, Mapping):
             raise ValueError(f"recipe={recipe!r} is no mapping; give what refit does as {{name: plain value}}")
@@ -109,22 +117,39 @@ class Active:
         if isinstance(asked, Known):
             asked.confirm(journal.rows, journal.labels)
         posterior: Posterior | None = None
-        for number in range(self.rounds + 1):
+        number = 0
+        while number <= self._last(journal):
             block = self._block(number, journal, pool, posterior)
             if block.labels is None:
                 block.labels = answered(asked(block.chosen, pool.x[block.chosen], number), len(block.chosen))
                 journal.save()
-            if block.scores is None or (number < self.rounds and number + 1 == len(journal.blocks)):
-                posterior = self._fit(number, journal, pool, refit)
+            if self._needed(number, journal):
+                posterior = self._fit(number, journal, pool, refit, posterior)
             if block.scores is None and posterior is not None:
                 block.scores = self._scored(posterior, test)
                 journal.save()
                 self._tell(number, journal)
-        return self._result(journal.blocks[: self.rounds + 1], pool, test)
+            number += 1
+        return self._result(journal.blocks[:number], pool, test)
+
+    def _last(self, journal: Journal) -> int:
+        """The round after which the run is over, as far as is known."""
+        reached = (i for i, block in enumerate(journal.blocks[: self.rounds]) if self._reached(block))
+        return next(reached, self.rounds)
+
+    def _reached(self, block: Block) -> bool:
+        return self.until is not None and block.scores is not None and 1 - block.scores["accuracy"] <= self.until
+
+    def _needed(self, number: int, journal: Journal) -> bool:
+        """Whether a round's posterior is asked: for scores, for the next rows, or to go on from in a later round."""
+        last, there = self._last(journal), len(journal.blocks)
+        later = range(number, min(last + 1, there)) if self.warm_start else [number]
+        return any(journal.blocks[i].scores is None or i + 1 == there < last + 1 for i in later)
 
     def _settings(self, pool: Labelled) -> dict[str, Any]:
         """What must be the same for a run to go on; more rounds may be asked for."""
-        mine = {name: value for name, value in asdict(self).items() if name not in ("rounds", "progress")}
+        free = ("rounds", "until", "progress")
+        mine = {name: value for name, value in asdict(self).items() if name not in free}
         return {**mine, "pool": pool.size, "pool_digest": _digest(pool.x)}
 
     def _block(self, number: int, journal: Journal, pool: Labelled, posterior: Posterior | None) -> Block:
@@ -146,18 +171,22 @@ class Active:
         found = acquire(posterior, x, self.batch, self.acquisition, self.draws, self.sharpness, seed)
         return [int(rows[i]) for i in found]
 
-    def _fit(self, number: int, journal: Journal, pool: Labelled, refit: Refit) -> Posterior:
-        """A posterior from all labels up to a round, from scratch."""
+    def _fit(self, number: int, journal: Journal, pool: Labelled, refit: Refit, before: Posterior | None) -> Posterior:
+        """A posterior from all labels up to a round."""
         rows = [i for block in journal.blocks[: number + 1] for i in block.chosen]
         y = torch.tensor([label for block in journal.blocks[: number + 1] for label in block.labels or ()])
-        made = refit((pool.x[rows], y.to(pool.x.device)), None, derive(self.seed, "fit", number) % (1 << 31))
+        data, seed = (pool.x[rows], y.to(pool.x.device)), derive(self.seed, "fit", number) % (1 << 31)
+        made = refit(data, before if self.warm_start else None, seed)
         check_posterior(made, "what refit returned")
         return made
 
     def _scored(self, posterior: Posterior, test: Labelled | None) -> dict[str, float]:
         if test is None:
             return {}
-        return metrics.evaluate(posterior.predict(test.x, self.draws, self.seed, keep_draws=False), test.labels)
+        found = metrics.evaluate(posterior.predict(test.x, self.draws, self.seed, keep_draws=False), test.labels)
+        if self.until is not None and "accuracy" not in found:
+            raise ValueError(f"until={self.until} is a share of wrong classes, and this posterior names none")
+        return found
 
     def _tell(self, number: int, journal: Journal) -> None:
         if self.progress:
