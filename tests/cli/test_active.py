@@ -37,6 +37,26 @@ def test_labels_from_the_data(dubito, recipe):
     assert longer["chosen"][:3] == found["chosen"]
 
 
+def test_a_run_ends_at_the_error_asked_for(dubito, refused, recipe):
+    said = refused(*recipe, "--rounds", 2, "--until", 0.5)
+    assert "until=0.5 is an error on test rows, and there are none" in said
+    dubito(*recipe, "--rounds", 2, "--test", "pets.csv", "--until", 0.99)
+    assert Result.load("asked/result/active.json").numbers["labels"] == [4]
+
+
+def test_a_named_set_without_a_test_part_is_not_judged(dubito, recipe, in_folder, monkeypatch):
+    (in_folder / "mushroom").mkdir()
+    rows = "".join(f"{'ep'[i % 2]},{'xyz'[i % 3]}\n" for i in range(20))
+    (in_folder / "mushroom/agaricus-lepiota.data").write_text(rows)
+    monkeypatch.setenv("DUBITO_DATA", str(in_folder))
+    (in_folder / "fit.toml").write_text(
+        'folder = "unused"\n' + RECIPE.replace("pets.csv", "mushroom").replace("[2, 6, 2]", "[3, 6, 2]")
+    )
+    dubito(*recipe, "--rounds", 1)
+    found = Result.load("asked/result/active.json").numbers
+    assert found["labels"] == [4, 7] and "accuracy" not in found
+
+
 def test_another_recipe_does_not_go_on(dubito, refused, recipe, in_folder):
     dubito(*recipe, "--rounds", 1, "--test", "pets.csv")
     (in_folder / "fit.toml").write_text('folder = "unused"\n' + RECIPE.replace("steps = 20", "steps = 30"))

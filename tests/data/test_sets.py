@@ -92,7 +92,7 @@ def test_a_part_that_never_existed_is_not_a_loss(tmp_path):
     write_images(tmp_path / "notmnist", "small")
     loaded = data.load("notmnist", tmp_path)
     assert loaded.notes == () and loaded.train is None and loaded.classes == tuple("ABCDEFGHIJ")
-    with pytest.raises(DataError, match="notmnist has no train part"):
+    with pytest.raises(DataError, match="notmnist has no train part: all its rows are in 'test'"):
         loaded.part("train")
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 import dubito
 from dubito.cli import nets, rows
 from dubito.cli.settings import DataSettings, FitSettings
-from dubito.data import Table, read
+from dubito.data import Table, load, read
 from dubito.data.tables import csv_header
 from dubito.posteriors.base import Posterior
 from dubito.results import Result
@@ -88,9 +88,9 @@ def _for_person(data: DataSettings) -> rows.Rows:
 
 
 def _judges(data: DataSettings, test: str | None, encoding: rows.Encoding) -> rows.Rows | None:
-    """Rows to be judged by: those named, or the test part of a named set."""
+    """Rows to be judged by: those named, or the test part of a named set that has one."""
     if test is None:
-        return None if data.is_file else rows.open_rows(data, "test", encoding)
+        return None if data.is_file or _is_whole(data) else rows.open_rows(data, "test", encoding)
     path, table = Path(test), encoding.table
     if table.target is None and table.features and path.suffix.lower() == ".csv" and path.is_file():
         new = [name for name in csv_header(path) if name not in table.features]
@@ -99,6 +99,12 @@ def _judges(data: DataSettings, test: str | None, encoding: rows.Encoding) -> ro
     if found.y is None:
         raise ValueError(f"{test} has no labels to be judged by; add a column or an array y")
     return found
+
+
+def _is_whole(data: DataSettings) -> bool:
+    """Whether a named set is one part, which a note would say of one whose other part could not be had."""
+    found = load(data.source, split=data.split)
+    return found.test is None and not found.notes
 
 
 def _person(folder: Path, prepared: Prepared) -> Oracle:

@@ -49,7 +49,8 @@ class DataSet:
         """The training or the test half, or the reason why there is none as an error."""
         split = self.train if which == "train" else self.test
         if split is None:
-            raise DataError(next(iter(self.notes), f"{self.name} has no {which} part: use the other one."))
+            other = "test" if which == "train" else "train"
+            raise DataError(next(iter(self.notes), f"{self.name} has no {which} part: all its rows are in '{other}'"))
         return split
 
     def __repr__(self) -> str:

@@ -101,7 +101,7 @@ class Active:
         if test is not None:
             check_rows(test.x, test.labels)
         if self.until is not None and test is None:
-            raise ValueError(f"until={self.until} is an error on test rows, and there are none; give data 'test'")
+            raise ValueError(f"until={self.until} is an error on test rows, and there are none; give some")
         _check_asked(refit, oracle)
         if recipe is not None and not isinstance(recipe, Mapping):
             raise ValueError(f"recipe={recipe!r} is no mapping; give what refit does as {{name: plain value}}")
