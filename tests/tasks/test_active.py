@@ -243,6 +243,21 @@ def test_a_run_ends_where_its_error_is_low_enough(tmp_path, task, method):
     assert task.run(method, DATA, folder=tmp_path).numbers == whole
 
 
+def test_a_question_left_open_is_asked_before_earlier_fits_are_made_again(tmp_path):
+    def away(rows, x, number):
+        if number == 2:
+            raise Waiting("nobody there")
+        return DATA["pool"][1][rows]
+
+    pool = {"pool": DATA["pool"][0]}
+    with pytest.raises(Waiting):
+        WARM.run(going_on, pool, folder=tmp_path, oracle=away)
+    never, none = counting(0)
+    with pytest.raises(Waiting):
+        WARM.run(never, pool, folder=tmp_path, oracle=away)
+    assert none == []
+
+
 def test_an_error_to_end_at_is_refused_where_there_is_none():
     for wrong in (-0.1, 1, math.nan, "low"):
         with pytest.raises(ValueError, match="until="):

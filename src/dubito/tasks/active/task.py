@@ -116,13 +116,13 @@ class Active:
         asked = oracle or Known(pool.labels)
         if isinstance(asked, Known):
             asked.confirm(journal.rows, journal.labels)
+        for number in range(min(len(journal.blocks), self._last(journal) + 1)):  # a question left open comes before long work
+            self._answer(number, journal, pool, asked)
         posterior: Posterior | None = None
         number = 0
         while number <= self._last(journal):
             block = self._block(number, journal, pool, posterior)
-            if block.labels is None:
-                block.labels = answered(asked(block.chosen, pool.x[block.chosen], number), len(block.chosen))
-                journal.save()
+            self._answer(number, journal, pool, asked)
             if self._needed(number, journal):
                 posterior = self._fit(number, journal, pool, refit, posterior)
             if block.scores is None and posterior is not None:
@@ -159,6 +159,13 @@ class Active:
             journal.blocks.append(Block(chosen))
             journal.save()
         return journal.blocks[number]
+
+    def _answer(self, number: int, journal: Journal, pool: Labelled, asked: Oracle) -> None:
+        """Ask for the labels of a round where they are missing."""
+        block = journal.blocks[number]
+        if block.labels is None:
+            block.labels = answered(asked(block.chosen, pool.x[block.chosen], number), len(block.chosen))
+            journal.save()
 
     def _best(self, number: int, journal: Journal, pool: Labelled, posterior: Posterior) -> list[int]:
         free = torch.ones(pool.size, dtype=torch.bool)
