@@ -116,7 +116,7 @@ class Active:
         asked = oracle or Known(pool.labels)
         if isinstance(asked, Known):
             asked.confirm(journal.rows, journal.labels)
-        for number in range(min(len(journal.blocks), self._last(journal) + 1)):  # a question left open comes before long work
+        for number in range(min(len(journal.blocks), self._last(journal) + 1)):  # open questions before long work
             self._answer(number, journal, pool, asked)
         posterior: Posterior | None = None
         number = 0
