@@ -116,6 +116,12 @@ class Active:
         asked = oracle or Known(pool.labels)
         if isinstance(asked, Known):
             asked.confirm(journal.rows, journal.labels)
+        return self._result(self._rounds(journal, pool, test, refit, asked), pool, test)
+
+    def _rounds(
+        self, journal: Journal, pool: Labelled, test: Labelled | None, refit: Refit, asked: Oracle
+    ) -> Sequence[Block]:
+        """Every round until the run is over, as far as the journal lacks it."""
         for number in range(min(len(journal.blocks), self._last(journal) + 1)):  # open questions before long work
             self._answer(number, journal, pool, asked)
         posterior: Posterior | None = None
@@ -130,7 +136,7 @@ class Active:
                 journal.save()
                 self._tell(number, journal)
             number += 1
-        return self._result(journal.blocks[:number], pool, test)
+        return journal.blocks[:number]
 
     def _last(self, journal: Journal) -> int:
         """The round after which the run is over, as far as is known."""
